@@ -6,15 +6,22 @@
 
 A cell is the time of a mode in a work (wall time, or the median latency of an open loop that kept up), or a figure of a
 benchmark. It is reproduced if the 95% interval of the factor between the two measurements includes 1. The interval
-rests on the spread between processes. From three processes a side on it is theirs, below that the one that `launchopt
-doctor` measured for gemv_micro: a calibration.json in either folder, of the same device and number of cores. A cell
-without an interval is not judged, and neither is one of another machine.
+rests on the spread between processes. From three processes a side on it is theirs. Below that it is the one that
+`launchopt doctor` measured for the wall time of gemv_micro: a calibration.json in either folder, of the same device and
+number of cores. No latency has that one.
+
+Not judged, and named: a cell without an interval, one on another or an unknown machine, and the same measurement on
+both sides. An interval that includes 1 and reaches more than 25% up or down is not judged either: it hides a change of
+that size. A loop that kept up on one side and was overloaded on the other differs. The last line says how large a
+change the intervals hide.
 
 Exit code 0: at least 90% of the judged cells are reproduced. 1: fewer. 2: bad input, or nothing to judge.
 """
 
 from __future__ import annotations
 
+import math
+import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,14 +30,14 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.analysis.comparison.arms import Arm, arms_of, matched
-from launchopt.analysis.metric import metric_of
+from launchopt.analysis.metric import WALL, has_kept_up, metric_of
 from launchopt.analysis.stream_rows import stream_title
 from launchopt.analysis.tables.rows import by_process, problem_of
 from launchopt.analysis.verdict.calibration import Calibration, read_calibration
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import absent
-from launchopt.recording.manifest import Manifest, device_name, read_manifest
-from launchopt.statistics.processes import Groups, ProcessNoise, separate
+from launchopt.recording.manifest import Manifest, device_name, fitted_manifest
+from launchopt.statistics.processes import ProcessNoise, separate
 from launchopt.statistics.shift import Factor
 from runner.bench import figures
 from runner.compare import read_side
@@ -38,7 +45,10 @@ from runner.reading import CommandParser, exit_code
 
 REFERENCE = Path(__file__).parents[1] / "outputs/reference"
 GOAL = 0.9
-CALIBRATION, MANIFEST = "calibration.json", "manifest.json"
+WIDEST = 1.25  # factor up or down from the middle of an interval that can show that a cell is the same
+CALIBRATION, MANIFEST, SUMMARY = "calibration.json", "manifest.json", "summary.parquet"
+NO_FACTOR = "not all of its values are above 0"
+MOST_REASONS = 3
 
 
 class Cell(NamedTuple):
@@ -47,17 +57,32 @@ class Cell(NamedTuple):
     place: str
     factor: Factor | None
     why: str = ""
+    differs: bool = False  # without a factor
+
+    @property
+    def reach(self) -> float | None:
+        """How far the interval reaches up and down from its middle, as a factor; None without an interval."""
+        found = self.factor.interval if self.factor else None
+        return None if found is None or found.low is None or found.high is None else math.sqrt(found.high / found.low)
 
     @property
     def is_judged(self) -> bool:
-        """Whether there is an interval."""
-        return self.factor is not None and self.factor.interval.low is not None
+        """Whether it is known to differ, or has an interval narrow enough to show that it is the same."""
+        return self.differs or (self.reach is not None and not (self.includes_one and self.reach > WIDEST))
 
     @property
-    def is_reproduced(self) -> bool:
-        """Whether the interval includes 1."""
+    def includes_one(self) -> bool:
+        """Whether there is an interval that includes 1."""
         found = self.factor.interval if self.factor else None
         return bool(found and found.low is not None and found.high is not None and found.low <= 1 <= found.high)
+
+    @property
+    def about(self) -> str:
+        """Why a cell is not judged."""
+        if self.why or self.factor is None or self.reach is None:
+            return self.why or "no interval between processes"
+        found = self.factor.interval
+        return f"the interval, {found.low:.2f}x to {found.high:.2f}x, hides a change of {self.reach - 1:.0%}"
 
 
 def cells(old: Path, new: Path) -> Iterator[Cell]:
@@ -67,14 +92,38 @@ def cells(old: Path, new: Path) -> Iterator[Cell]:
         place = path.parent.relative_to(new)
         if not (old / place / MANIFEST).is_file():
             continue
-        ours, theirs = read_manifest(old / place), read_manifest(path.parent)
-        if (machines := (_machine(ours), _machine(theirs)))[0] != machines[1]:
-            names = ", ".join(f"{device} with {cores} cores" for device, cores in machines)
-            yield Cell(str(place), None, f"another machine: {names}")
-        elif (path.parent / figures.FILE).is_file():
-            yield from _of_bench(old / place, path.parent, str(place), _noise(noises, ours))
-        elif (path.parent / "summary.parquet").is_file():
-            yield from _of_run(old / place, path.parent, str(place), _noise(noises, ours))
+        ours, theirs = fitted_manifest(old / place), fitted_manifest(path.parent)
+        for file, of_kind in ((figures.FILE, _of_bench), (SUMMARY, _of_run)):
+            there = [(folder / file).is_file() for folder in (old / place, path.parent)]
+            if any(there) and (why := _unlike(ours, theirs, there, file)):
+                yield Cell(str(place), None, why)
+            elif all(there):
+                yield from of_kind(old / place, path.parent, str(place), _noise(noises, ours))
+
+
+def _unlike(ours: Manifest, theirs: Manifest, there: Sequence[bool], file: str) -> str:
+    """Return why nothing of two results can be compared, or nothing."""
+    machines = [_machine(each) for each in (ours, theirs)]
+    names = ", ".join(f"{device} with {cores or 'unknown'} cores" for device, cores in dict.fromkeys(machines))
+    if machines[0] != machines[1]:
+        return f"another machine: {names}"
+    if machines[0] == _machine({}) or machines[0][1] is None:
+        return f"unknown machine: {names}"
+    if not all(there):
+        return f"no {file} in {'NEW' if there[0] else 'OLD'}"
+    return "the same measurement on both sides" if _is_same(ours, theirs) else ""
+
+
+def _is_same(ours: Manifest, theirs: Manifest) -> bool:
+    """Return whether one measurement is on both sides: a copy, or results that were committed meanwhile."""
+    begun = [each.get("started_utc") for each in (ours, theirs)]
+    return begun[0] is not None and begun[0] == begun[1]
+
+
+def missing(old: Path, new: Path) -> int:
+    """Return how many runs and benchmarks only the old folder has."""
+    found = (path for name in (figures.FILE, SUMMARY) for path in old.rglob(name))
+    return sum(not (new / path.parent.relative_to(old) / MANIFEST).is_file() for path in found)
 
 
 def _calibrations(folder: Path) -> list[Calibration]:
@@ -95,44 +144,70 @@ def _noise(calibrations: Sequence[Calibration], manifest: Manifest) -> ProcessNo
 
 
 def _of_run(old: Path, new: Path, place: str, noise: ProcessNoise | None) -> Iterator[Cell]:
-    ours, theirs = (arms_of(read_side(str(folder), key), key) for folder, key in ((old, "OLD"), (new, "NEW")))
-    found = matched(*([arm for arm in arms if not arm["traced"]] for arms in (ours, theirs)), any_mode=False)
+    ours, theirs = (arms_of(read_side(str(folder / SUMMARY), key), key) for folder, key in ((old, "OLD"), (new, "NEW")))
+    kept = [[arm for arm in arms if not arm["traced"]] for arms in (ours, theirs)]
+    found = matched(*kept, any_mode=False)
+    alone = found.alone
+    if found.unlike:
+        alone = [f"only in {side}: {arm.label}" for side, arms in zip("AB", kept, strict=True) for arm in arms]
+    for text in (*found.ambiguous, *alone):
+        yield Cell(place, None, text.replace("only in A", "only in OLD").replace("only in B", "only in NEW"))
     for one, other in [] if found.unlike else found.matches:
-        name = f"{place}: {stream_title(one.rows[0])}: {one.label}"
-        if problem := problem_of(one.rows) or problem_of(other.rows):
-            yield Cell(name, None, problem)
-            continue
-        metric = metric_of([*one.rows, *other.rows])
-        yield Cell(f"{name}, {metric}", separate(_groups(other, metric), _groups(one, metric), noise))
+        yield _of_arm(one, other, f"{place}: {stream_title(one.rows[0])}: {one.label}", noise)
 
 
-def _groups(arm: Arm, metric: str) -> Groups:
-    return by_process(arm.rows, metric)
+def _of_arm(one: Arm, other: Arm, name: str, noise: ProcessNoise | None) -> Cell:
+    if problem := problem_of(one.rows) or problem_of(other.rows):
+        return Cell(name, None, problem)
+    for kept_up, not_so, side in ((one, other, "OLD"), (other, one, "NEW")):
+        if has_kept_up(kept_up.rows) and all(row["overloaded"] for row in not_so.rows):
+            return Cell(name, None, f"kept up with its arrivals in {side} alone", differs=True)
+    metric = metric_of([*one.rows, *other.rows])
+    if not _has_factor([row[metric] for row in (*one.rows, *other.rows)]):
+        return Cell(f"{name}, {metric}", None, NO_FACTOR)
+    groups = (by_process(arm.rows, metric) for arm in (other, one))
+    return Cell(f"{name}, {metric}", separate(*groups, noise if metric == WALL else None))
 
 
 def _of_bench(old: Path, new: Path, place: str, noise: ProcessNoise | None) -> Iterator[Cell]:
-    ours = {(row["suite"], row["case"]): row["samples"] for row in figures.read(old)}
-    for row in figures.read(new):
-        before, after = ours.get((row["suite"], row["case"])), row["samples"]
-        if before is not None and min(*before, *after) > 0:
-            yield Cell(f"{place}: {row['case']}", separate([after], [before], noise))
+    ours, theirs = (
+        {(row["suite"], row["case"], row["unit"]): row["samples"] for row in figures.read(each)} for each in (old, new)
+    )
+    for key in dict.fromkeys((*ours, *theirs)):
+        before, after, name = ours.get(key), theirs.get(key), f"{place}: {key[1]}"
+        if before is None or after is None:
+            yield Cell(name, None, f"only in {'NEW' if before is None else 'OLD'}")
+        elif not before or not after or not _has_factor([*before, *after]):
+            yield Cell(name, None, NO_FACTOR)
+        else:
+            yield Cell(name, separate([after], [before], noise))
 
 
-def _report(found: Sequence[Cell]) -> bool:
-    """Print the cells that are not the same, and how many are; return whether enough are."""
+def _has_factor(values: Sequence[float | None]) -> bool:
+    return all(value is not None and 0 < value < math.inf for value in values)
+
+
+def _report(found: Sequence[Cell], lacking: int) -> bool:
+    """Print the cells that are not the same, and how many are; return whether enough are. lacking: only in OLD."""
     judged = [cell for cell in found if cell.is_judged]
     if not judged:
-        reasons = {cell.why for cell in found if cell.why} or {"no calibration.json, and fewer than 3 processes"}
-        raise DataError("NEW and OLD", None, f"nothing to judge: {'; '.join(sorted(reasons))}")
-    same = [cell for cell in judged if cell.is_reproduced]
+        reasons = {cell.about for cell in found if cell.why or cell.reach is not None}
+        reasons = reasons or {"no calibration.json, and fewer than 3 processes"}
+        first, more = sorted(reasons)[:MOST_REASONS], len(reasons) - MOST_REASONS
+        also = f"; and {more} more reasons" if more > 0 else ""
+        raise DataError("NEW and OLD", None, f"nothing to judge: {'; '.join(first)}{also}")
     for cell in judged:
-        if not cell.is_reproduced and cell.factor is not None:
-            print(f"differs: {cell.place}: {cell.factor.interval} of the old value")
+        if not cell.includes_one:
+            print(f"differs: {cell.place}: {f'{cell.factor.interval} of the old value' if cell.factor else cell.why}")
     for cell in found:
         if not cell.is_judged:
-            print(f"not judged: {cell.place}: {cell.why or 'no interval between processes'}")
+            print(f"not judged: {cell.place}: {cell.about}")
+    if lacking:
+        print(f"not judged: {lacking} runs and benchmarks that only OLD has")
+    same = [cell.reach for cell in judged if cell.includes_one and cell.reach is not None]
     share = len(same) / len(judged)
-    print(f"{len(same)} of {len(judged)} judged cells ({share:.1%}) are reproduced; wanted: {GOAL:.0%}")
+    hidden = f"; half of them hide a change of {statistics.median(same) - 1:.1%} or more" if same else ""
+    print(f"{len(same)} of {len(judged)} judged cells ({share:.1%}) are reproduced{hidden}; wanted: {GOAL:.0%}")
     return share >= GOAL
 
 
@@ -149,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for key, folder in (("NEW", options.new), ("OLD", options.old)):
             if not folder.is_dir():
                 raise ConfigError(key, str(folder), absent(folder))
-        return 0 if _report([*cells(options.old, options.new)]) else 1
+        return 0 if _report([*cells(options.old, options.new)], missing(options.old, options.new)) else 1
 
     return exit_code(work)
 
