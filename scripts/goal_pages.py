@@ -10,7 +10,7 @@ outputs/reference/STACKS.md and the pages which-strategy, advise, arrivals, tens
 strategies of docs then show all that is there. Read the advice beside its new factors before you commit: a sentence of
 ADVICE may no longer hold.
 
-Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
+Exit code 2: no part is done, or a result cannot be read or is of no clean revision of the history; nothing is changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
-from launchopt.files import JsonObject, read_json, save_json, save_text
+from launchopt.files import JsonObject, save_json, save_text
 from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import advice, advised, kernel_times, provenance, several_gpus, step_goals, waterfall, weight_goals
 from runner.report.blocks import sync_readme
@@ -97,25 +97,37 @@ BASES = """\
 def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
     """Copy the parts that are done into a checkout, and refresh its pages.
 
-    Returns these parts, and why each other one is not done. DataError if none is done, or if one cannot be committed.
+    Returns these parts, and why each other one is not done. DataError if none is done, or if one cannot be committed
+    or read; then the results of the checkout stay.
     """
+    if measured.resolve() == (root / REFERENCE).resolve():
+        raise DataError(measured, None, "these are the committed results: name the folder of new ones")
     lacking = {part.folder: why for part in PARTS if (why := _lack(part, measured))}
     done = [part for part in PARTS if part.folder not in lacking]
     if not done:
         raise DataError(measured, None, "no part is done: run `python scripts/reference.py --only goals waterfall`")
     listed = _checked(done, measured, root)
-    for part in done:
-        left_out = (*LEFT_OUT, *(JOBS_LEFT_OUT if part.folder in EQUAL else ()))
-        reference_kept.copy(measured / part.folder, root / REFERENCE / part.folder, left_out)
+    _copy(done, measured, root)
     save_text(root / REFERENCE / provenance.REVISIONS, json.dumps(listed, indent=1) + "\n")
     reference_pictures.refresh(root / REFERENCE, [part.folder for part in done])
     refresh(root)
     return done, lacking
 
 
+def _copy(parts: Sequence[Part], measured: Path, root: Path) -> None:
+    """Replace the results of these parts in a checkout, after all are copied: one may be unreadable."""
+    with reference_kept.staging(root) as made:
+        new, old = made / "new", made / "old"
+        for part in parts:
+            left_out = (*LEFT_OUT, *(JOBS_LEFT_OUT if part.folder in EQUAL else ()))
+            reference_kept.copy(measured / part.folder, new / part.folder, left_out)
+        for part in parts:
+            reference_kept.replace(new / part.folder, root / REFERENCE / part.folder, old / part.folder)
+
+
 def _lack(part: Part, measured: Path) -> str:
     """Return why a part is not done, or nothing."""
-    made_by = [read_json(path).get("part", {}) for path in provenance.carriers(measured / part.folder)]
+    made_by = [provenance.part_of(path) for path in provenance.carriers(measured / part.folder)]
     if not made_by:
         return "not measured"
     if any(each.get("commands") != [*part.commands] for each in made_by):

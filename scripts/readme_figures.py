@@ -17,9 +17,7 @@ import contextlib
 import io
 import json
 import re
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
 from launchopt.files import save_json, save_text
-from launchopt.recording.manifest import read_manifest
 from runner.reading import CommandParser, exit_code
 from runner.report import __main__ as report
 from runner.report import advice, provenance, which_strategy
@@ -78,13 +75,12 @@ def place(measured: Path, root: Path) -> None:
     """Copy the results below `measured` into a checkout, and refresh table and picture; DataError if they are wrong."""
     machine, listed = _checked(measured, root)
     target = root / PLACE
-    with tempfile.TemporaryDirectory(dir=root / "outputs") as made:
-        staged = Path(made) / README
+    with reference_kept.staging(root) as made:
+        staged = made / README
         for name in RUNS:
             reference_kept.copy(measured / name, staged / name)
         _describe(staged)
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.move(staged, target)
+        reference_kept.replace(staged, target, made / "replaced")
     listed_file = root / "outputs/reference" / provenance.REVISIONS
     save_text(listed_file, json.dumps(listed, indent=1) + "\n")
     for page in PAGES:
@@ -94,10 +90,10 @@ def place(measured: Path, root: Path) -> None:
 def _checked(measured: Path, root: Path) -> tuple[str, provenance.Revisions]:
     """Return the GPU of the results, and the revisions of all committed results and these."""
     for part in README_PARTS:
-        folder = measured.parent / part.folder
+        folder = measured / Path(part.folder).name
         if not (folder / "manifest.json").is_file():
             raise DataError(folder, None, "no results: run `python scripts/reference.py --only readme` on a GPU")
-        made_by = read_manifest(folder).get("part", {})
+        made_by = provenance.part_of(folder / "manifest.json")
         if made_by.get("exit_code") != 0 or made_by.get("commands") != [*part.commands]:
             raise DataError(folder, None, f"not measured by this script: reference.py --only {part.folder}")
     origins = [provenance.origin(measured / name / "manifest.json") for name in RUNS]

@@ -16,11 +16,13 @@ The Parquet files have no statistics, and their metadata has the SHA-256 of the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -32,10 +34,10 @@ import pyarrow.parquet as pq
 
 from launchopt.analysis.frontier.points import HISTOGRAMS_USED
 from launchopt.errors import DataError
-from launchopt.files import JsonObject, absent, read_json, save_json, save_result
+from launchopt.files import JsonObject, absent, reason, save_json, save_result
 from launchopt.recording.columns import HISTOGRAMS as HISTOGRAMS_SCHEMA
 from launchopt.recording.columns import RENAMED
-from launchopt.recording.manifest import LEFT_OUT
+from launchopt.recording.manifest import LEFT_OUT, read_manifest
 from launchopt.recording.summary_columns import SUMMARY_COLUMNS
 from runner.bench import account, figures
 from runner.reading import CommandParser, exit_code
@@ -66,7 +68,10 @@ MANY_ROWS = 1000  # in fewer rows a dictionary takes more bytes than the values
 
 
 def copy(source: Path, target: Path, left_out: Sequence[str] = ()) -> None:
-    """Replace the results in `target` by what is kept of those in `source`. left_out: folders that no page reads."""
+    """Replace the results in `target` by what is kept of those in `source`. left_out: folders that no page reads.
+
+    DataError for results that cannot be read.
+    """
     shutil.rmtree(target, ignore_errors=True)
     for path in sorted(source.rglob("*")):
         inner = path.relative_to(source)
@@ -74,10 +79,37 @@ def copy(source: Path, target: Path, left_out: Sequence[str] = ()) -> None:
         is_kept = any(fnmatch(path.name, name) for name in KEPT) or (
             path.name == kernel_times.KERNELS and TRACED in path.relative_to(source.parent).as_posix()
         )
-        if is_kept and not set(left_out) & set(inner.parts):
-            (target / inner).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target / inner)
+        if is_kept and path.is_file() and not set(left_out) & set(inner.parts):
+            try:
+                (target / inner).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(path, target / inner)
+            except OSError as error:
+                raise DataError(path, None, f"cannot be copied ({reason(error)})") from None
     shrink(target)
+
+
+@contextlib.contextmanager
+def staging(root: Path) -> Iterator[Path]:
+    """Make a folder on the disk of a checkout's results, and remove it at the end."""
+    try:
+        (root / "outputs").mkdir(exist_ok=True)
+        made = tempfile.TemporaryDirectory(dir=root / "outputs", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise DataError(root / "outputs", None, f"cannot be written to ({reason(error)})") from None
+    with made as place:
+        yield Path(place)
+
+
+def replace(staged: Path, target: Path, replaced: Path) -> None:
+    """Move results to where others may be, which go to `replaced`. All are on one disk, so no result is ever lost."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replaced.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(target):
+            target.rename(replaced)
+        staged.rename(target)
+    except OSError as error:
+        raise DataError(target, None, f"cannot be replaced ({reason(error)})") from None
 
 
 def shrink(folder: Path) -> int:
@@ -100,10 +132,13 @@ def _size(folder: Path) -> int:
 
 
 def _shrink_manifest(path: Path) -> None:
-    content: JsonObject = read_json(path)
+    content = read_manifest(path.parent)
     if runs := content.pop("runs", None):
-        states = (state for each in runs for state in each.get("state", {}).values())
-        clocks = [state["sm_clock_mhz"] for state in states if state and state.get("sm_clock_mhz")]
+        try:
+            states = (state for each in runs for state in each.get("state", {}).values())
+            clocks = [state["sm_clock_mhz"] for state in states if state and state.get("sm_clock_mhz")]
+        except (AttributeError, TypeError):
+            raise DataError(path, None, "runs: not the repeats of a run") from None
         about: JsonObject = {"runs": len(runs), "sha256": _sha256(path)}
         if clocks:
             about["sm_clock_mhz"] = [min(clocks), max(clocks)]
@@ -112,9 +147,12 @@ def _shrink_manifest(path: Path) -> None:
 
 def _shrink_table(path: Path, quantities: Sequence[str] | None = None) -> None:
     """Write a table again without columns of nulls. quantities: the rows of a table of histograms that stay."""
-    if original(path) is not None:
-        return
-    table, measured = pq.read_table(path), _sha256(path)
+    try:
+        if original(path) is not None:
+            return
+        table, measured = pq.read_table(path), _sha256(path)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
     if quantities is not None:
         table = table.filter(pc.is_in(table["what"], pa.array(quantities)))
     kept = [name for name in table.column_names if table[name].null_count < len(table) or _is_required(name)]

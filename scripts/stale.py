@@ -20,15 +20,26 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
-from launchopt.files import read_json, save_text
+from launchopt.files import save_text
 from launchopt.recording.environment import blobs
-from runner.reading import CommandParser, exit_code
+from runner.reading import CommandParser, exit_code, read_page
 from runner.report.blocks import sync_readme
-from runner.report.provenance import CARRIERS, STALE, Stale, listed, origin, read_revisions, whole
+from runner.report.provenance import (
+    CARRIERS,
+    REVISIONS,
+    STALE,
+    Stale,
+    listed,
+    origin,
+    read_revisions,
+    read_stale,
+    whole,
+)
 from scripts.reference_paths import DEPENDS, kind_of, path_hashes
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
+LISTING = "python scripts/revisions.py"
 PAGES = ("README.md", "docs/*.md", f"{REFERENCE}/*.md")
 
 
@@ -39,12 +50,21 @@ def stale_results(reference: Path, now: Mapping[str, str]) -> dict[str, dict[str
     """
     revisions, found = read_revisions(reference), dict[str, dict[str, list[str]]]()
     for path in sorted(path for name in CARRIERS for path in reference.rglob(name)):
-        kind, named = kind_of(path.parent.relative_to(reference).as_posix()), origin(path).revision or ""
+        kind, named = _kind(path.parent, reference), origin(path).revision or ""
         revision = whole(named, revisions) or named
         then = revisions.get(revision, {}).get("paths", {})
+        if not isinstance(then, dict):
+            raise DataError(reference / REVISIONS, None, f"{revision}.paths: not an object: run {LISTING}")
         changed = [each for each in DEPENDS[kind] if then.get(each) != now.get(each)]
         found.setdefault(revision, {})[kind] = changed
     return {revision: kept for revision, kinds in sorted(found.items()) if (kept := _needed(kinds))}
+
+
+def _kind(folder: Path, reference: Path) -> str:
+    try:
+        return kind_of(folder.relative_to(reference).as_posix())
+    except KeyError as error:
+        raise DataError(folder, None, str(error.args[0])) from None
 
 
 def _needed(kinds: Mapping[str, list[str]]) -> dict[str, list[str]]:
@@ -60,14 +80,22 @@ def _needed(kinds: Mapping[str, list[str]]) -> dict[str, list[str]]:
 def pages(root: Path) -> Iterator[Path]:
     """Yield the pages that show results."""
     for pattern in PAGES:
-        yield from (path for path in sorted(root.glob(pattern)) if "<!-- report:" in path.read_text(encoding="utf-8"))
+        yield from (path for path in sorted(root.glob(pattern)) if "<!-- report:" in read_page(path))
 
 
 def mark(root: Path) -> Stale:
-    """Save what is stale, and mark it on all pages."""
+    """Save what is stale, and mark it on all pages; DataError for a page that cannot be marked, and none is changed."""
     found = stale_results(root / REFERENCE, path_hashes(blobs(root)))
-    save_text(root / REFERENCE / STALE, json.dumps(found, indent=1) + "\n")
-    for page in pages(root):
+    marked, shown = root / REFERENCE / STALE, [*pages(root)]
+    before = marked.read_bytes() if marked.is_file() else None
+    save_text(marked, json.dumps(found, indent=1) + "\n")  # first: pages read it
+    try:
+        for page in shown:
+            sync_readme(page, check=True)
+    except BaseException:
+        marked.unlink() if before is None else marked.write_bytes(before)
+        raise
+    for page in shown:
         sync_readme(page)
     return found
 
@@ -81,7 +109,8 @@ def check(root: Path) -> list[str]:
         for kind, changed in kinds.items()
         if changed
     ]
-    if read_json(root / REFERENCE / STALE) != found:
+    marked = root / REFERENCE / STALE
+    if not marked.is_file() or read_stale(marked) != found:
         wrong.append(f"{STALE} is not today's: run python scripts/stale.py")
     return wrong + [
         f"{page.relative_to(root)}: old tables" for page in pages(root) if not sync_readme(page, check=True)

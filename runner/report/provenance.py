@@ -66,6 +66,15 @@ def origin(path: Path) -> Origin:
         raise DataError(path, None, f"not a manifest ({type(error).__name__}: {error})") from None
 
 
+def part_of(path: Path) -> JsonObject:
+    """Return the entry of scripts/reference.py in a manifest, empty without one; DataError if it is no JSON object."""
+    try:
+        found = read_json(path).get("part")
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(path, None, f"not a manifest ({type(error).__name__}: {error})") from None
+    return found if isinstance(found, dict) else {}
+
+
 def read_revisions(folder: Path) -> Revisions:
     """Return the revisions of the history, from the nearest file in the folder or above; empty without one.
 
@@ -158,13 +167,14 @@ def _changed(source: Path, found: Origin, revisions: Revisions) -> Sequence[str]
         if (path := place / STALE).is_file():
             named = found.revision or ""
             folder = source.absolute().parent.relative_to(place).as_posix()
-            kinds = _read_stale(path).get(whole(named, revisions) or named, {})
+            kinds = read_stale(path).get(whole(named, revisions) or named, {})
             kind = max((each for each in kinds if f"{folder}/".startswith(f"{each}/")), key=len, default=None)
             return [] if kind is None else kinds[kind]
     return []
 
 
-def _read_stale(path: Path) -> Stale:
+def read_stale(path: Path) -> Stale:
+    """Return the list of stale results; DataError for a file that is none."""
     lost = list[str]()
     try:
         kept: Stale | None = fitted(read_json(path), {ANY: {ANY: [str]}}, lost)

@@ -244,6 +244,40 @@ def test_other_results_change_nothing(
     assert not (checkout / "outputs/reference/goals").exists()
 
 
+@pytest.mark.parametrize("content", ["", "[]", "3", '{"schem', '{"part": 3}', '{"part": {"commands": 3}}'])
+def test_a_manifest_that_is_none_changes_nothing(
+    content: str, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = measured(tmp_path / "new", GOAL_PARTS[:1])
+    (new / GOAL_PARTS[0].folder / RUN / "manifest.json").write_text(content)
+    assert goal_pages.main([str(new)], checkout) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (checkout / "outputs/reference/goals").exists()
+
+
+def test_one_broken_part_of_several_changes_nothing(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older = checkout / "outputs/reference" / GOAL_PARTS[0].folder / "older"
+    older.mkdir(parents=True)
+    new = measured(tmp_path / "new", GOAL_PARTS[:2])
+    broken = new / GOAL_PARTS[1].folder / RUN / "summary.parquet"
+    for content in (b"", b"PAR1PAR1PAR1", b"\x00" * 99):
+        broken.write_bytes(content)
+        assert goal_pages.main([str(new)], checkout) == 2
+        assert "summary.parquet: cannot be read as Parquet" in capsys.readouterr().err
+        assert [path.name for path in older.parent.iterdir()] == ["older"]
+        assert [path.name for path in (checkout / "outputs").iterdir()] == ["reference"]
+
+
+def test_committed_results_are_not_put_over_themselves(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    committed = measured(checkout / "outputs/reference", GOAL_PARTS[:1])
+    before = sorted(path for path in committed.rglob("*") if path.is_file())
+    assert goal_pages.main([str(committed)], checkout) == 2
+    assert "these are the committed results" in capsys.readouterr().err
+    assert sorted(path for path in committed.rglob("*") if path.is_file()) == before
+
+
 def test_every_advice_is_about_a_part() -> None:
     assert {f"goals/{str(each['run']).partition('/')[0]}" for each in goal_pages.ADVICE} <= {
         part.folder for part in GOAL_PARTS

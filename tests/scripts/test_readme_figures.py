@@ -133,6 +133,35 @@ def test_missing_results_are_named_with_the_command(
     assert "readme/decode_1: no results: run `python scripts/reference.py --only readme`" in capsys.readouterr().err
 
 
+def test_a_folder_of_another_name_is_checked_itself(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured(tmp_path / "new")
+    other = measured(tmp_path / "others", failed).rename(tmp_path / "new/other")
+    assert readme_figures.main([str(other)], checkout) == 2
+    assert "other/decode_1: not measured by this script" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("manifest.json", '{"par'),
+        ("manifest.json", "[]"),
+        ("manifest.json", '{"part": 4}'),
+        ("summary.parquet", "PAR1"),
+    ],
+)
+def test_broken_results_change_nothing(
+    name: str, content: str, checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    new = measured(tmp_path / "new")
+    (new / "qkv_1" / name).write_text(content)
+    assert readme_figures.main([str(new)], checkout) == 2
+    assert "qkv_1" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
+
+
 def test_every_gain_of_the_advice_has_a_run_and_every_part_a_place() -> None:
     assert [part.folder for part in README_PARTS] == [f"readme/{name}" for name in readme_figures.RUNS]
     assert {each["requests"] for each in readme_figures.ADVICE} == {*REQUESTS.values()}

@@ -75,6 +75,43 @@ def test_a_revision_without_hashes_is_older_than_all_of_its_code(checkout: Path)
     assert found(checkout) == {REVISION[:9]: {"goals": queue, "gpu/bench/collectives": peers}}
 
 
+@pytest.mark.parametrize("content", [None, b"", b'{"a', b"[]", b"\xff\xfe"])
+def test_a_list_that_is_missing_or_broken_is_named_and_written_again(
+    content: bytes | None, checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked = checkout / stale.REFERENCE / STALE
+    if content is not None:
+        marked.write_bytes(content)
+    assert stale.main(["--check"], checkout) == (1 if content is None else 2)
+    said = capsys.readouterr()
+    assert "stale.json" in said.out + said.err
+    assert stale.main([], checkout) == 0
+    assert found(checkout) == {}
+
+
+@pytest.mark.parametrize("words", [[], ["--check"]])
+def test_foreign_results_and_unreadable_pages_are_named_and_change_nothing(
+    words: list[str], checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = checkout / stale.REFERENCE / "foreign"
+    shutil.copytree(checkout / stale.REFERENCE / "goals/one", foreign)
+    assert stale.main(words, checkout) == 2
+    assert "foreign: scripts/reference_paths.py does not list" in capsys.readouterr().err
+    shutil.rmtree(foreign)
+    for content in (b"\xff\xfe", b"<!-- report:nothing -->"):
+        (checkout / "README.md").write_bytes(content)
+        assert stale.main(words, checkout) == 2
+        assert "README.md" in capsys.readouterr().err
+        assert not (checkout / stale.REFERENCE / STALE).exists()
+
+
+def test_hashes_of_another_type_are_named(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    known = {REVISION: {"commit": 7, "date": "2026-01-02", "code_sha1": "c0de", "paths": [1]}}
+    (checkout / stale.REFERENCE / "revisions.json").write_text(json.dumps(known))
+    assert stale.main([], checkout) == 2
+    assert "run python scripts/revisions.py" in capsys.readouterr().err
+
+
 def test_every_part_and_every_committed_result_has_a_list_of_code() -> None:
     committed = [path.parent for name in CARRIERS for path in REFERENCE.rglob(name)]
     folders = [*(part.folder for part in PARTS), *(each.relative_to(REFERENCE).as_posix() for each in committed)]
