@@ -282,7 +282,12 @@ def _sound(value: Any, depth: int) -> Any:
 
 
 def absent(folder: Path, allowed: str = "", meant: Sequence[str] = ()) -> str:
-    """Return the problem of a folder that does not exist. It proposes `meant`, or similar names beside the folder."""
+    """Return the problem of a folder that does not exist, or is a file.
+
+    It proposes `meant`, or similar names beside the folder.
+    """
+    if os.path.lexists(folder) and not meant:
+        return explained("not a folder", allowed)
     try:
         beside = [each.name for each in folder.parent.iterdir()]
     except OSError:

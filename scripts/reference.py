@@ -24,12 +24,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -40,21 +38,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError, explained, nearest
-from launchopt.files import JsonObject, absent, read_json, save_json
+from launchopt.files import JsonObject, absent, read_json, reason, save_json
 from launchopt.recording.environment import environment
+from runner.ending import end
 from runner.reading import CommandParser, exit_code, positive, whole_number
 from runner.report.provenance import carriers, origin
 from scripts.reference_check import check
-from scripts.reference_machine import Place, machine, name_of, place_for, places
+from scripts.reference_machine import Place, machine, name_of, place_for, places, shortage
 from scripts.reference_part import Part, words_of
 from scripts.reference_parts import PARTS, TRACES
+from scripts.reference_running import Running, last_line
+from scripts.reference_states import DONE, begin, check_folders, held, save_state, state_of
 
 ROOT = Path(__file__).parents[1]
-STATES = "parts.json"
-GRACE_S = 20  # after Ctrl-C a run ends its repeat and saves it
-DONE, NOT_TRIED = "done", "not tried"
-EMPTY_REPORT = "Error in sys.excepthook:", "Original exception was:"
-SAVING = threading.Lock()
+REVISION = re.compile(r"[0-9a-f]{7,40}")
+NAMED = "LAUNCHOPT_GIT_REVISION"
 
 
 class Session(NamedTuple):
@@ -66,6 +64,8 @@ class Session(NamedTuple):
     is_dirty: bool
     runs_gpu: bool
     ends: float  # of the monotonic clock: no part goes on after it
+    running: Running
+    code_sha1: object = None  # of a copy without a history
     place: Place = Place()
 
 
@@ -88,8 +88,10 @@ def _side_by_side(found: Sequence[Place], parts: Sequence[Part], session: Sessio
     with ThreadPoolExecutor(len(found)) as pool:
         try:
             return sum(pool.map(lambda place: measure(left, session._replace(place=place)), found))
-        finally:
+        except BaseException:
             list(left)  # after Ctrl-C no other part begins
+            session.running.stop()
+            raise
 
 
 def measure(parts: Iterable[Part], session: Session) -> int:
@@ -108,10 +110,11 @@ def measure(parts: Iterable[Part], session: Session) -> int:
         print(
             f"{part.folder}: {part.commands[0]}{f' and {n} more' if (n := len(part.commands) - 1) else ''}", flush=True
         )
-        _clear(part, session.output)
+        begin(part, session.output, session.revision)
         found = _measured(part, session._replace(place=place_for(part.gpus, session.place)))
-        with SAVING:
-            save_json(session.output / STATES, read_states(session.output) | {part.folder: found})
+        if session.running.is_over:
+            break
+        save_state(part, session.output, found)
         about = f"{found['state']} after {found['seconds']:.0f} s on {found['machine']}{_why(found)}"
         print(f"{part.folder}: {about}", flush=True)
         failed += found["state"] != DONE
@@ -132,27 +135,8 @@ def _lack(part: Part, session: Session) -> str:
 
 
 def _trace(part: Part, session: Session) -> Path | None:
-    return next(iter(sorted(session.traces.rglob(part.needs))), None) if part.needs else None
-
-
-def read_states(output: Path) -> JsonObject:
-    """Return the state of every part that was tried."""
-    path = output / STATES
-    return dict(read_json(path)) if path.is_file() else {}
-
-
-def state_of(part: Part, output: Path, revision: object) -> JsonObject:
-    """Return the saved state of a part. Done: by these commands and this revision, and its results are there."""
-    found: JsonObject = read_states(output).get(part.folder, {"state": NOT_TRIED})
-    is_same = (found.get("commands"), found.get("revision")) == ([*part.commands], revision)
-    is_kept = is_same and not found.get("dirty") and bool(carriers(output / part.folder))
-    return {"state": NOT_TRIED} if found["state"] == DONE and not is_kept else found
-
-
-def _clear(part: Part, output: Path) -> None:
-    """Remove what an earlier try left: a part is measured as a whole, on one machine."""
-    if part.folder in read_states(output):
-        shutil.rmtree(output / part.folder, ignore_errors=True)
+    found = sorted(path for path in session.traces.rglob(part.needs) if path.is_file()) if part.needs else []
+    return found[0] if found else None
 
 
 def _why(found: Mapping[str, object]) -> str:
@@ -171,11 +155,21 @@ def _measured(part: Part, session: Session) -> JsonObject:
         "dirty": session.is_dirty,
     }
     after = machine(part.device, session.place)
-    for path in carriers(folder):
-        save_json(path, read_json(path) | {"part": about | {"before": before, "after": after}})
-    why = _fault(folder, session) if code == 0 else last
+    unread = _described(folder, about | {"before": before, "after": after})
+    why = (unread or _fault(folder, session)) if code == 0 else last
     state = DONE if not why else "out of time" if code is None else "failed"
     return about | {"state": state, "why": why, "revision": session.revision, "machine": name_of(before)}
+
+
+def _described(folder: Path, about: JsonObject) -> str:
+    """Add the entry of a part to its manifests; return which one cannot be read, or nothing."""
+    for path in carriers(folder):
+        try:
+            save_json(path, {**read_json(path), "part": about})
+        except (OSError, ValueError, TypeError) as error:
+            why = reason(error) if isinstance(error, OSError | ValueError) else "not an object"
+            return f"{path.relative_to(folder)} cannot be read as JSON ({why})"
+    return ""
 
 
 def _ended(part: Part, folder: Path, session: Session) -> tuple[int | None, str]:
@@ -185,41 +179,12 @@ def _ended(part: Part, folder: Path, session: Session) -> tuple[int | None, str]
     with tempfile.TemporaryDirectory() as scratch:
         found = {"folder": str(folder), "scratch": scratch, "trace": str(_trace(part, session))}
         for command in part.commands:
-            code, text = _ran(words_of(command, found), ends - time.monotonic(), session.place)
+            code, text = session.running.ran(words_of(command, found), ends - time.monotonic(), session.place)
             if code is None:
                 return None, f"longer than {limit_s / 60:.3g} minutes: {command}"
             if code:
-                return code, _last_line(text) or f"exit code {code}: {command}"
+                return code, last_line(text) or f"exit code {code}: {command}"
     return 0, ""
-
-
-def _last_line(text: str) -> str:
-    """Return the last line that tells something: Python prints others as it ends behind a fault of the GPU."""
-    return next((line for line in reversed(text.splitlines()) if line.strip() and line not in EMPTY_REPORT), "")
-
-
-def _ran(words: Sequence[str], limit_s: float, place: Place) -> tuple[int | None, str]:
-    """Run one command from the root; return its exit code and standard error. None: it was ended after its limit."""
-    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    with subprocess.Popen(
-        place.words(words),
-        cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": paths, "PYTHON": sys.executable} | place.environment(),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            _, text = process.communicate(timeout=max(limit_s, 0))
-            return process.returncode, text
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.communicate(timeout=GRACE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.communicate()
-            return None, ""
 
 
 def _fault(folder: Path, session: Session) -> str:
@@ -229,7 +194,9 @@ def _fault(folder: Path, session: Session) -> str:
         return "no manifest"
     if any(each.revision is None for each in found):
         return "no revision in the manifest"
-    return "the code was changed meanwhile" if any(each.dirty for each in found) and not session.is_dirty else ""
+    codes = {session.code_sha1, *(each.code_sha1 for each in found)} - {None}
+    is_same = len(codes) <= 1 and all(each.revision == session.revision and not each.dirty for each in found)
+    return "" if is_same or session.is_dirty else "the code was changed meanwhile"
 
 
 def chosen(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
@@ -266,21 +233,35 @@ def _main(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     if options.check:
         return 1 if check(wanted) else 0
     revision, is_dirty = about.get("git_revision"), bool(about.get("git_dirty"))
+    if options.output.exists() and not options.output.is_dir():
+        raise ConfigError("--output", str(options.output), absent(options.output))
     if options.list:
         list_parts(wanted, options.output, revision)
         return 0
-    if revision is None or (is_dirty and not options.dirty):
-        why = "has uncommitted changes" if is_dirty else "has no history, and LAUNCHOPT_GIT_REVISION is not set"
-        what = "commit first, or give --dirty, which marks them" if is_dirty else "set it"
-        raise ConfigError("code", str(ROOT), f"{why}; results must name a clean revision: {what}")
+    _check_revision(revision, is_dirty, options.dirty)
     if options.traces is not None and not options.traces.is_dir():
         raise ConfigError("--traces", str(options.traces), absent(options.traces))
     runs_gpu = find_device("auto", 0)[0].kind == "cuda"
+    if why := shortage(options.gpus, runs_gpu):
+        raise ConfigError("--gpus", options.gpus, why)
     traces = (options.traces or ROOT / "traces").absolute()
     ends = time.monotonic() + 60 * (options.minutes or float("inf"))
-    options.output.mkdir(parents=True, exist_ok=True)  # for the state of a part that fails before it writes
-    session = Session(options.output.absolute(), traces, revision, is_dirty, runs_gpu, ends)
-    return 1 if measure_on(options.gpus, wanted, session) else 0
+    output = options.output.absolute()
+    check_folders(wanted, output)
+    running, code_sha1 = Running(), about.get("code_sha1")
+    with held(output):
+        session = Session(output, traces, revision, is_dirty, runs_gpu, ends, running, code_sha1)
+        return 1 if measure_on(options.gpus, wanted, session) else 0
+
+
+def _check_revision(revision: object, is_dirty: bool, may_be_dirty: bool) -> None:
+    """Raise ConfigError for code without a clean revision."""
+    if (named := os.environ.get(NAMED)) and not REVISION.fullmatch(named):
+        raise ConfigError(NAMED, named, "must be the revision of this code, 7 to 40 hexadecimal digits")
+    if revision is None or (is_dirty and not may_be_dirty):
+        why = "has uncommitted changes" if is_dirty else f"has no history, and {NAMED} is not set"
+        what = "commit first, or give --dirty, which marks them" if is_dirty else "set it"
+        raise ConfigError("code", str(ROOT), f"{why}; results must name a clean revision: {what}")
 
 
 def _parser() -> CommandParser:
@@ -297,4 +278,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    end(main)

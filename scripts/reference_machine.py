@@ -35,6 +35,22 @@ class Place(NamedTuple):
         return {} if self.gpu is None else {VISIBLE: self.gpu}
 
 
+def shortage(gpus: int, runs_gpu: bool) -> str:
+    """Return what this machine lacks to run that many parts at a time, or nothing."""
+    if gpus == 1:
+        return ""
+    if runs_gpu and (there := _gpus_there()) < gpus:
+        return f"must be from 1 to {max(there, 1)}, the GPUs of this machine"
+    if (cores := len(usable())) < gpus:
+        return f"must be from 1 to {cores}, the cores of this machine: each part has cores of its own"
+    return "" if shutil.which("taskset") else "needs taskset on the PATH, to give each part cores of its own"
+
+
+def _gpus_there() -> int:
+    named = os.environ.get(VISIBLE)
+    return len(named.split(",")) if named else len(machine("cuda", Place()).get("gpus", []))
+
+
 def places(gpus: int, each: int = 1) -> list[Place]:
     """Return places of `each` GPUs, of `gpus` in all. They share all cores equally, and no core by hardware threads."""
     named = os.environ.get(VISIBLE)
@@ -59,7 +75,10 @@ def machine(device: str, place: Place) -> JsonObject:
     if device == "cuda" and shutil.which("nvidia-smi"):
         used = [f"--id={shown}"] if (shown := place.gpu or os.environ.get(VISIBLE)) else []
         command = ["nvidia-smi", *used, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
-        lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
+        try:
+            lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+        except (OSError, subprocess.SubprocessError):
+            lines = []
         about["gpus"] = [dict(zip(ASKED, map(str.strip, line.split(",")), strict=False)) for line in lines]
     if place.at_once > 1:
         about |= {"at_once": place.at_once, "cores": [*place.cores]}

@@ -15,11 +15,13 @@ from support.paths import TESTS
 from launchopt.devices.cpu.info import cpu_info
 from runner.bench.__main__ import SUITES
 from runner.report.provenance import origin
+from scripts import reference_states
 from scripts.reference_check import mistake
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
 from scripts.reference_machine import machine, places
 from scripts.reference_part import Part, run_words
 from scripts.reference_parts import CPU_BENCHES, GPU_BENCHES, PAIR_BENCHES, PARTS
+from scripts.reference_running import Running
 
 REVISION = "f" * 40
 SMALL = "workload=gemv_micro workload.m=16 workload.k=64 workload.cache=hot"
@@ -81,7 +83,7 @@ def test_a_part_of_another_revision_or_command_is_not_done(reference: Any, tmp_p
     saved = {"state": "done", "commands": [*part.commands], "revision": REVISION}
 
     def state(part: Part = part, revision: str = REVISION, **more: object) -> str:
-        (tmp_path / reference.STATES).write_text(json.dumps({part.folder: saved | more}))
+        (tmp_path / reference_states.FILE).write_text(json.dumps({part.folder: saved | more}))
         return str(reference.state_of(part, tmp_path, revision)["state"])
 
     assert state() == "done"
@@ -111,18 +113,18 @@ def test_on_several_gpus_each_part_runs_once_on_a_gpu_and_cores_of_its_own(
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     parts, ran, both = [of(f"cpu/{at}", FEW) for at in range(6)], [], threading.Barrier(2, timeout=60)
 
-    def ran_command(words: list[str], limit_s: float, place: Any) -> tuple[int, str]:
+    def ran_command(running: Running, words: list[str], limit_s: float, place: Any) -> tuple[int, str]:
         both.wait()
         ran.append((place.words(words)[:3], place.environment()))
         return 1, "stopped"
 
-    monkeypatch.setattr(reference, "_ran", ran_command)
+    monkeypatch.setattr(Running, "ran", ran_command)
     assert reference.main(["--output", str(tmp_path), "--gpus", "2"], parts) == 1
     of_gpu = [
         (["taskset", "-c", cores], {"CUDA_VISIBLE_DEVICES": gpu}) for gpu, cores in (("0", "0,1,2,3"), ("1", "4,5,6,7"))
     ]
     assert [ran.count(each) for each in of_gpu] == [3, 3]
-    assert {*reference.read_states(tmp_path)} == {part.folder for part in parts}
+    assert {*reference_states.read_states(tmp_path)} == {part.folder for part in parts}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     assert [place.gpu for place in places(2)] == ["2", "3"]
     about = machine("cpu", places(2)[1])
@@ -132,6 +134,7 @@ def test_on_several_gpus_each_part_runs_once_on_a_gpu_and_cores_of_its_own(
 def test_on_several_gpus_the_longest_parts_begin_first(
     reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("scripts.reference_machine.usable", lambda: [*range(8)])
     parts = [of(f"cpu/{seconds}", FEW)._replace(seconds=seconds) for seconds in (20, 50, 10, 40)]
     ran = list[float]()
 
