@@ -36,7 +36,7 @@ from launchopt.analysis.tables.rows import by_process, problem_of
 from launchopt.analysis.verdict.calibration import Calibration, read_calibration
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import absent
-from launchopt.recording.manifest import Manifest, device_name, fitted_manifest
+from launchopt.recording.manifest import LEFT_OUT, Manifest, device_name, fitted_manifest
 from launchopt.statistics.processes import ProcessNoise, separate
 from launchopt.statistics.shift import Factor
 from runner.bench import figures
@@ -49,6 +49,7 @@ WIDEST = 1.25  # factor up or down from the middle of an interval that can show 
 CALIBRATION, MANIFEST, SUMMARY = "calibration.json", "manifest.json", "summary.parquet"
 NO_FACTOR = "not all of its values are above 0"
 MOST_REASONS = 3
+CHANGED = {"part", "runs", LEFT_OUT}  # keys of a manifest that reference.py and reference_kept.py write
 
 
 class Cell(NamedTuple):
@@ -116,8 +117,10 @@ def _unlike(ours: Manifest, theirs: Manifest, there: Sequence[bool], file: str) 
 
 def _is_same(ours: Manifest, theirs: Manifest) -> bool:
     """Return whether one measurement is on both sides: a copy, or results that were committed meanwhile."""
-    begun = [each.get("started_utc") for each in (ours, theirs)]
-    return begun[0] is not None and begun[0] == begun[1]
+    if any("started_utc" in each for each in (ours, theirs)):
+        return bool(ours.get("started_utc") == theirs.get("started_utc"))
+    first, second = ({key: each[key] for key in each.keys() - CHANGED} for each in (ours, theirs))
+    return first == second  # of older versions, which saved no time
 
 
 def missing(old: Path, new: Path) -> int:

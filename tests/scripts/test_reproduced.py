@@ -20,7 +20,8 @@ WALLS = (10.0, 10.1, 9.9, 10.05, 9.95)
 
 def described(folder: Path, name: str = H200, cores: int = 16, **more: Any) -> None:
     environment = {"cores": cores, "device": {"name": name}}
-    (folder / "manifest.json").write_text(json.dumps({"schema_version": 1, "environment": environment, **more}))
+    about = {"schema_version": 1, "started_utc": str(folder), "environment": environment}
+    (folder / "manifest.json").write_text(json.dumps(about | more))
 
 
 def run(folder: Path, factor: float = 1.0, processes: int = 1, **machine: Any) -> None:
@@ -147,10 +148,16 @@ def test_the_reference_results_can_be_compared(
     assert "differs" not in capsys.readouterr().out
 
 
-def test_one_measurement_does_not_reproduce_itself(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("has_start", [True, False])
+def test_one_measurement_does_not_reproduce_itself(
+    has_start: bool, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(place / "new/a")
     for side in ("old", "new"):
-        described(place / side / "a", started_utc="2026-01-01T00:00:00+00:00")
+        described(place / side / "a", started_utc="2026-01-01T00:00:00+00:00", part={"seconds": len(side)})
+        path = place / side / "a/manifest.json"
+        about = json.loads(path.read_text())
+        path.write_text(json.dumps(about if has_start else {key: about[key] for key in ("environment", "part")}))
     code, out, err = judged(place, capsys)
     assert (code, out) == (2, "")
     assert "nothing to judge: the same measurement on both sides" in err
