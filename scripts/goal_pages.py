@@ -102,6 +102,8 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
     """
     if measured.resolve() == (root / REFERENCE).resolve():
         raise DataError(measured, None, "these are the committed results: name the folder of new ones")
+    if measured.is_dir():
+        reference_kept.require_readable(measured)
     lacking = {part.folder: why for part in PARTS if (why := _lack(part, measured))}
     done = [part for part in PARTS if part.folder not in lacking]
     if not done:

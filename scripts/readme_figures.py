@@ -89,6 +89,8 @@ def place(measured: Path, root: Path) -> None:
 
 def _checked(measured: Path, root: Path) -> tuple[str, provenance.Revisions]:
     """Return the GPU of the results, and the revisions of all committed results and these."""
+    if measured.is_dir():
+        reference_kept.require_readable(measured)
     for part in README_PARTS:
         folder = measured / Path(part.folder).name
         if not (folder / "manifest.json").is_file():

@@ -88,6 +88,17 @@ def copy(source: Path, target: Path, left_out: Sequence[str] = ()) -> None:
     shrink(target)
 
 
+def require_readable(folder: Path) -> None:
+    """Raise DataError if a folder, or one below it, cannot be listed: searches would silently leave it out."""
+
+    def refuse(error: OSError) -> None:
+        raise DataError(error.filename or folder, None, f"cannot be read ({reason(error)})")
+
+    for place, _, _ in os.walk(folder, onerror=refuse):
+        if not os.access(place, os.X_OK):
+            raise DataError(place, None, "its files cannot be read (Permission denied)")
+
+
 @contextlib.contextmanager
 def staging(root: Path) -> Iterator[Path]:
     """Make a folder on the disk of a checkout's results, and remove it at the end."""

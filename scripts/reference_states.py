@@ -47,8 +47,12 @@ def held(output: Path) -> Iterator[None]:
 def read_states(output: Path) -> JsonObject:
     """Return the state of every part that was tried; DataError if the file has others."""
     path = output / FILE
-    if not os.path.lexists(path):
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except OSError as error:
+        raise DataError(path, None, f"cannot be read ({reason(error)}): give another --output") from None
     try:
         found = read_json(path)
     except (OSError, ValueError) as error:

@@ -42,6 +42,7 @@ from launchopt.statistics.shift import Factor
 from runner.bench import figures
 from runner.compare import read_side
 from runner.reading import CommandParser, exit_code
+from scripts.reference_kept import require_readable
 
 REFERENCE = Path(__file__).parents[1] / "outputs/reference"
 GOAL = 0.9
@@ -227,6 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for key, folder in (("NEW", options.new), ("OLD", options.old)):
             if not folder.is_dir():
                 raise ConfigError(key, str(folder), absent(folder))
+            require_readable(folder)
         return 0 if _report([*cells(options.old, options.new)], missing(options.old, options.new)) else 1
 
     return exit_code(work)

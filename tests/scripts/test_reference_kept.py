@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from launchopt.recording import results
 from launchopt.report.environment import environment
 from launchopt.report.source import read_source
 from runner.report.tables import FRONTIER_FILE
-from scripts import reference_kept
+from scripts import goal_pages, readme_figures, reference_kept, reproduced
 
 REFERENCE = ROOT / "outputs/reference"
 MOST_BYTES = 12_000_000  # of all that is committed
@@ -79,6 +81,39 @@ def test_a_copy_has_no_files_and_folders_that_nothing_reads(run: Path, tmp_path:
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert reference_kept.main([str(tmp_path / "none")]) == 2
     assert "none" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = tmp_path / "new/closed"
+    closed.mkdir(parents=True)
+    reference_kept.require_readable(tmp_path)
+    scandir = os.scandir
+
+    def refused(path: str) -> object:
+        if Path(path) == closed:
+            raise PermissionError(errno.EACCES, "no", path)
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refused)  # root may read all
+    for script in (goal_pages, readme_figures, reproduced):
+        assert script.main([str(tmp_path / "new")]) == 2
+        assert "new/closed: cannot be read" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1PAR1PAR1", b"\x00" * 99])
+def test_a_table_that_is_none_is_named(content: bytes, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "summary.parquet").write_bytes(content)
+    assert reference_kept.main([str(run)]) == 2
+    assert "summary.parquet: cannot be read as Parquet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"runs": 3}', '{"runs": [3]}', '{"runs": [{"state": 3}]}'])
+def test_a_manifest_that_is_none_is_named(content: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run / "manifest.json").write_text(content)
+    assert reference_kept.main([str(run)]) == 2
+    assert "manifest.json: " in capsys.readouterr().err
 
 
 def test_committed_results_are_small() -> None:
