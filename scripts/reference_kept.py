@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 from launchopt.analysis.frontier.points import HISTOGRAMS_USED
 from launchopt.errors import DataError
-from launchopt.files import JsonObject, absent, reason, save_json, save_result
+from launchopt.files import JsonObject, absent, read_json, reason, save_json, save_result
 from launchopt.recording.columns import HISTOGRAMS as HISTOGRAMS_SCHEMA
 from launchopt.recording.columns import RENAMED
 from launchopt.recording.manifest import LEFT_OUT, read_manifest
@@ -83,7 +83,9 @@ def copy(source: Path, target: Path, left_out: Sequence[str] = ()) -> None:
             try:
                 (target / inner).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(path, target / inner)
-            except OSError as error:
+                if path.suffix == ".json":
+                    read_json(path)
+            except (OSError, ValueError) as error:
                 raise DataError(path, None, f"cannot be copied ({reason(error)})") from None
     shrink(target)
 

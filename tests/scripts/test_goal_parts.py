@@ -270,6 +270,16 @@ def test_one_broken_part_of_several_changes_nothing(
         assert [path.name for path in (checkout / "outputs").iterdir()] == ["reference"]
 
 
+def test_a_truncated_answer_is_not_put_into_the_checkout(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = measured(tmp_path / "new", GOAL_PARTS[:1])
+    (new / GOAL_PARTS[0].folder / RUN / "peer_torch.json").write_text('{"results": [')
+    assert goal_pages.main([str(new)], checkout) == 2
+    assert "peer_torch.json: cannot be copied" in capsys.readouterr().err
+    assert not (checkout / "outputs/reference/goals").exists()
+
+
 def test_committed_results_are_not_put_over_themselves(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
     committed = measured(checkout / "outputs/reference", GOAL_PARTS[:1])
     before = sorted(path for path in committed.rglob("*") if path.is_file())
