@@ -10,10 +10,10 @@ rests on the spread between processes. From three processes a side on it is thei
 `launchopt doctor` measured for the wall time of gemv_micro: a calibration.json in either folder, of the same device and
 number of cores. No latency has that one.
 
-Not judged, and named: a cell without an interval, one on another or an unknown machine, and the same measurement on
-both sides. An interval that includes 1 and reaches more than 25% up or down is not judged either: it hides a change of
-that size. A loop that kept up on one side and was overloaded on the other differs. The last line says how large a
-change the intervals hide.
+Not judged, and named: a cell without an interval, one on another or an unknown machine, also one on a host with more
+cores of which it had a share, and the same measurement on both sides. An interval that includes 1 and reaches more than
+25% up or down is not judged either: it hides a change of that size. A loop that kept up on one side and was overloaded
+on the other differs. The last line says how large a change the intervals hide.
 
 Exit code 0: at least 90% of the judged cells are reproduced. 1: fewer. 2: bad input, or nothing to judge.
 """
@@ -109,6 +109,9 @@ def _unlike(ours: Manifest, theirs: Manifest, there: Sequence[bool], file: str) 
     names = ", ".join(f"{device} with {cores or 'unknown'} cores" for device, cores in dict.fromkeys(machines))
     if machines[0] != machines[1]:
         return f"another machine: {names}"
+    hosts = [((each.get("part") or {}).get("before") or {}).get("processor") for each in (ours, theirs)]
+    if None not in hosts and hosts[0] != hosts[1]:
+        return f"another host: {hosts[0]}, {hosts[1]}"
     if machines[0] == _machine({}) or machines[0][1] is None:
         return f"unknown machine: {names}"
     if not all(there):

@@ -101,6 +101,14 @@ def test_another_machine_is_not_judged(
     assert why in err
 
 
+def test_a_share_of_a_larger_host_is_not_the_whole_of_a_smaller_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side, cores in (("old", 16), ("new", 32)):
+        run(tmp_path / side / "a", processes=3, part={"before": {"processor": f"a CPU, {cores} cores"}})
+    assert "another host: a CPU, 16 cores, a CPU, 32 cores" in judged(tmp_path, capsys)[2]
+
+
 def test_without_an_interval_nothing_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calibrated(tmp_path / "new/calibration", cores=4)  # of another machine
     for side in ("old", "new"):
