@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launchopt.analysis.tables.rows import build_tables
+from launchopt.errors import DataError, one_line
+from launchopt.messages import say
 from launchopt.recording import results
 from runner.report import tables
+from runner.report.page import html
 from runner.report.pictures import draw_speedups
 
 SLO_P99_US = 300.0
+SCREENSHOT, SIZE, LIMIT_S = "report.png", (1400, 1000), 60
+CHROMIUM = "chromium", "chromium-browser", "google-chrome"
+DRAWN = "--virtual-time-budget=20000"  # ms for the scripts of the page
 
 
 def _speedups(folder: Path, picture: Path) -> None:
@@ -21,6 +31,25 @@ def _speedups(folder: Path, picture: Path) -> None:
 
 def _strategies(folder: Path, picture: Path) -> None:
     tables.strategies([folder], plot=picture)
+    screenshot(folder, picture.with_name(SCREENSHOT))
+
+
+def screenshot(folder: Path, picture: Path) -> None:
+    """Show the top of the HTML page of results as Chromium does. Without Chromium the picture stays as it is."""
+    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if program is None:
+        say(f"{picture}: not made again, since there is no Chromium on the PATH")
+        return
+    with tempfile.TemporaryDirectory() as made:
+        page, shot = Path(made) / "report.html", Path(made) / SCREENSHOT
+        html([folder], page)
+        root = ["--no-sandbox"] if os.geteuid() == 0 else []
+        size = f"--window-size={','.join(map(str, SIZE))}"
+        words = [program, "--headless", "--hide-scrollbars", DRAWN, *root, size, f"--screenshot={shot}", page.as_uri()]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        if not shot.is_file():
+            raise DataError(picture, None, f"Chromium made no picture: {one_line(done.stderr[-200:])}")
+        shutil.move(shot, picture)
 
 
 def _frontiers(folder: Path, picture: Path) -> None:

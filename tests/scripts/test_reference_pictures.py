@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 from support.paths import ROOT
+from support.results.browser import needs_browser
 
 from scripts import reference_pictures
 from scripts.reference_parts import PARTS
@@ -30,3 +32,21 @@ def test_a_group_with_a_new_part_has_a_new_picture_and_page_and_no_other_group_h
 def test_a_group_has_parts_and_a_committed_picture(group: str) -> None:
     assert any(part.folder.startswith(f"{group}/") for part in PARTS)
     assert (COMMITTED / reference_pictures.GROUPS[group][0]).is_file()
+
+
+@needs_browser
+def test_the_top_of_the_html_page_is_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / reference_pictures.SCREENSHOT
+    reference_pictures.screenshot(COMMITTED / "readme/qkv_1", picture)
+    assert picture.read_bytes()[16:24] == struct.pack(">II", *reference_pictures.SIZE), "width and height of a PNG"
+
+
+def test_without_chromium_the_picture_stays_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference_pictures, "CHROMIUM", ("no-such-browser",))
+    picture = tmp_path / reference_pictures.SCREENSHOT
+    picture.write_bytes(b"as before")
+    reference_pictures.screenshot(COMMITTED / "readme/qkv_1", picture)
+    assert picture.read_bytes() == b"as before"
+    assert "no Chromium on the PATH" in "".join(capsys.readouterr())
