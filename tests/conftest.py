@@ -9,6 +9,8 @@ import functools
 import gc
 import logging
 import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +63,8 @@ def pytest_configure(config: pytest.Config) -> None:
     thorough.select(config.getoption("thorough"))
     quicken()
     gc.set_threshold(*COLLECT_AFTER)
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # `check.sh &`: else no Ctrl-C reaches the programs
 
 
 def pytest_collection_finish() -> None:
