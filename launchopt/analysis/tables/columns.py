@@ -173,9 +173,8 @@ def overload(rows: Sequence[Row]) -> str:
         return "no" if known else NOTHING
     line = Line(list(rows), None)
     reached, due = line.median("completed_rate_per_s"), line.median("arrival_rate_per_s")
-    if reached is None or due is None:
-        return "YES"
-    return f"YES: {rate(reached)} of {rate(due)}" if reached < due else "YES: more came in the second half"
+    is_told = reached is not None and due is not None and reached < due  # not of a late rush, which drains fast
+    return f"YES: {rate(reached)} of {rate(due)}" if is_told else "YES"
 
 
 def _overloaded(line: Line) -> str:

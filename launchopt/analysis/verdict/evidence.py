@@ -190,9 +190,8 @@ def _pace(line: Line) -> list[str]:
     if has_kept_up(line.rows):
         return [f"open loop, kept up: {number(due)} due per second, all finished"]
     held = "overloaded" if is_overloaded(line.rows) else "not judged"
-    if done >= due:
-        return [f"open loop, {held}: {number(due)} due per second on average, and more in the second half"]
-    return [f"open loop, {held}: {number(due)} due per second, {number(done)} done"]
+    reached = f", {number(done)} done" if done < due else ""  # not of a late rush, which drains fast
+    return [f"open loop, {held}: {number(due)} due per second{reached}"]
 
 
 def _explained(strategy: StrategyLine, prediction: Prediction) -> str | None:

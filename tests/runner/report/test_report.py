@@ -243,13 +243,6 @@ def test_an_overload_says_what_was_reached_and_one_repeat_is_enough() -> None:
     assert "YES: 80.12/s of 100/s" in report_markdown(tables, "full")
 
 
-def test_an_overload_of_late_arrivals_shows_no_rate_above_that_of_all_arrivals() -> None:
-    over = {"overloaded": True, "completed_rate_per_s": 123.0}
-    text = report_markdown(build_tables([row(**{**TOKENS, **over})]), "full")
-    assert "YES: more came in the second half" in text
-    assert "123" not in text
-
-
 def test_independent_commands_have_overload_in_their_table_and_a_closed_loop_has_none() -> None:
     late = {"arrival": "poisson", "arrival_rate_per_s": 100.0, "completed_rate_per_s": 61.25, "overloaded": True}
     for kind in ("full", "terminal"):
