@@ -173,8 +173,9 @@ def overload(rows: Sequence[Row]) -> str:
         return "no" if known else NOTHING
     line = Line(list(rows), None)
     reached, due = line.median("completed_rate_per_s"), line.median("arrival_rate_per_s")
-    is_told = reached is not None and due is not None and reached < due  # not of a late rush, which drains fast
-    return f"YES: {rate(reached)} of {rate(due)}" if is_told else "YES"
+    if reached is None or due is None or reached >= due:  # the last: a late rush, which drains fast
+        return "YES"
+    return f"YES: {rate(reached)} of {rate(due)}"
 
 
 def _overloaded(line: Line) -> str:
