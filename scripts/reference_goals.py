@@ -106,7 +106,7 @@ def _waterfall(model: str, requests: int, name: str, order: str) -> Part:
     tokens = WATERFALL_TOKENS[requests]
     size = f"model={model} workload.requests={requests} workload.tokens={tokens}"
     words = f"experiment=waterfall hydra.mode=RUN {size} {order}"
-    folder, seconds = f"{WATERFALL}/{model}_{requests}/{name}", 200 + tokens * requests // 9
+    folder, seconds = f"{WATERFALL}/{model}_{requests}/{name}", 70 + tokens * requests // 16
     return Part(folder, "cuda", MINUTES, (run_words(words),), seconds=seconds)
 
 

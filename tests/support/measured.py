@@ -19,6 +19,7 @@ from support.paths import ROOT
 
 REFERENCE = ROOT / "outputs/reference"
 PROFILERS = "gpu/profilers"
+GEMVS = ("gpu/strategies/gemv_micro", "goals/independent", "gpu/gpu_kernel_batcher/gemv_micro_fp32")
 
 
 def bench(folder: str, *cases: str) -> list[float]:
@@ -94,6 +95,11 @@ def goals_met(folder: str) -> dict[str, bool]:
     """Whether each case of a benchmark that has a goal meets it."""
     rows = figures.read(REFERENCE / folder)
     return {row["case"]: row["goal_met"] for row in rows if row["goal"] is not None}
+
+
+def missed_goals(folder: str, part: str) -> int:
+    """How many goals of a benchmark are missed by cases with `part` in their name."""
+    return sum(part in case and not is_met for case, is_met in goals_met(folder).items())
 
 
 def more_work() -> float:
@@ -208,10 +214,9 @@ def job_walls_ms() -> list[str]:
     return [number(middle(place, "wall_ms", mode)) for mode in ("baseline", "batched") for place in places]
 
 
-def stream_ns() -> tuple[float, float]:
-    """The fastest and the median repeat of the stream of 256x256, in ns a command."""
-    walls = [row["wall_ms"] / row["commands"] * 1e6 for row in repeats_of("gpu/resident/gemv_256", mode="persistent")]
-    return min(walls), median(walls)
+def stream_ns() -> list[float]:
+    """Each repeat of the stream of 256x256, in ns a command."""
+    return [row["wall_ms"] / row["commands"] * 1e6 for row in repeats_of("gpu/resident/gemv_256", mode="persistent")]
 
 
 def met_shares(scheduler: str) -> dict[str, float]:

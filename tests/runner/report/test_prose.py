@@ -91,6 +91,12 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
     ),
     (
         "RESULTS.md",
+        "took 13.0 us beside another part (gpu/strategies/gemv_micro), 13.2 us alone on another host "
+        "(goals/independent), and 8.8 us alone on a third (gpu/gpu_kernel_batcher)",
+        lambda: [round(measured.command_us(folder, "baseline"), 1) for folder in measured.GEMVS] == [13.0, 13.2, 8.8],
+    ),
+    (
+        "RESULTS.md",
         "In most rows that spend over half of the wall time in launch calls, the standard deviation of the five "
         "repeats is 10 to 20% of their mean. In most other rows it is below 5%",
         lambda: (
@@ -135,10 +141,22 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
     ),
     (
         "RESULTS.md",
-        "Six modes miss the goal for the Python around a launch call",
+        "Four modes miss the goal for the Python around a launch call with 64 commands of gemv_256 a launch. "
+        "Three miss it in decode",
+        lambda: [measured.missed_goals("gpu/bench/modes", work) for work in ("(gemv_256", "(decode", "")] == [4, 3, 7],
+    ),
+    (
+        "RESULTS.md",
+        "` ` misses its goal on the machine with the GPU",
+        lambda: measured.missed_goals("gpu/bench/pipeline", "--help") == 1,
+    ),
+    (
+        "RESULTS.md",
+        "Of the rates of ` ` only that of gemv_256 in fp16 misses its goal",
         lambda: (
-            {case.partition(":")[0] for case, is_met in measured.goals_met("gpu/bench/modes").items() if not is_met}
-            == {"torch_compile", "torch_graph", "graph", "megakernel", "graph_device", "graph_loop"}
+            measured.missed_goals("gpu/bench/pipeline", "batched")
+            == measured.missed_goals("gpu/bench/pipeline", "gemv_256 fp16")
+            == 1
         ),
     ),
     (
@@ -196,8 +214,8 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
     ("RESIDENT.md", "half of the time is waits", lambda: 0.45 < measured.share_of_waits() < 0.55),
     (
         "RESIDENT.md",
-        "The stream of 256x256 takes more than 80 ns a command in the median, and less in the fastest repeat",
-        lambda: measured.stream_ns()[0] < 80 < measured.stream_ns()[1],
+        "Repeats of the stream of 256x256 differ by over a quarter",
+        lambda: max(measured.stream_ns()) / min(measured.stream_ns()) > 1.25,
     ),
     (
         "RESIDENT.md",

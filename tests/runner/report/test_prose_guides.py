@@ -16,17 +16,16 @@ TIMED = re.compile(
     r"(?<![\w.-])\d[\d,.]*\s?(?:[num]?s|seconds|minutes|hours|GB/s|x(?! \d)|%|(?:tokens|commands|requests)/s)(?![\w-])"
 )
 
-GEMVS = ("goals/independent", "gpu/strategies/gemv_micro", "gpu/gpu_kernel_batcher/gemv_micro_fp32")
 STRATEGIES, BATCHER = "gpu/strategies", "gpu/gpu_kernel_batcher"
 GUIDE_CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [  # page, text with a figure, and whether files say so
     *(("docs/which-strategy.md", text, holds) for text, holds in measured_goals.STEP_CLAIMS),
     ("docs/which-strategy.md", "and is slower than it in all five runs", measured_goals.graph_is_slower),
     (
         "docs/which-strategy.md",
-        "takes 0.50 us with ` ` in each of our runs. With ` ` it takes 14.4 us here, and 8.8 us",
+        "takes 0.49 to 0.50 us with ` ` in each of our runs. With ` ` it takes 13.2 us here, and 8.8 us",
         lambda: (
-            all(0.495 < measured.command_us(folder, "batched") < 0.505 for folder in GEMVS)
-            and [round(measured.command_us(folder, "baseline"), 1) for folder in GEMVS] == [14.4, 13.0, 8.8]
+            all(0.485 < measured.command_us(folder, "batched") < 0.505 for folder in measured.GEMVS)
+            and [round(measured.command_us(folder, "baseline"), 1) for folder in measured.GEMVS[1:]] == [13.2, 8.8]
         ),
     ),
     (
@@ -58,8 +57,8 @@ GUIDE_CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [  # page, text with a
     ),
     (
         "docs/profilers.md",
-        "` ` takes over five times as long. Under all of these tools a launch call takes 1.3 to 2.1 times as long",
-        lambda: measured.slowdowns("wall_ms")[1] > 5 and measured.slowdowns("host_submit_ns_per_launch") == [1.3, 2.1],
+        "` ` takes over three times as long. Under all of these tools a launch call takes 1.2 to 2.8 times as long",
+        lambda: measured.slowdowns("wall_ms")[1] > 3 and measured.slowdowns("host_submit_ns_per_launch") == [1.2, 2.8],
     ),
     (
         "docs/experts.md",

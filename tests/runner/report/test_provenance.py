@@ -18,7 +18,7 @@ from runner.report import provenance
 
 REFERENCE = ROOT / "outputs/reference"
 UNPROVEN = REFERENCE / "unproven.json"
-MOST_UNPROVEN = 13  # lower it with every exception that goes; it never rises
+MOST_UNPROVEN = 12  # lower it with every exception that goes; it never rises
 
 REVISION = "a1" * 20
 LISTED = {REVISION: {"commit": 7, "date": "2026-01-02", "code_sha1": "c0de"}}
