@@ -35,7 +35,8 @@ RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer")
 GPU_BENCHES = ("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "dispatch", "pipeline")
 PAIR_BENCHES = ("collectives",)  # of two GPUs
 CPU_BENCHES = ("ring", "batcher", "recorder", "posting", "pipeline")
-BENCH_SECONDS = {"resident": 30, "megakernel": 40, "modes": 50, "dispatch": 35, "pipeline": 300, "ring": 80}
+BENCH_PROCESSES = 3  # fewer allow no interval between two results
+BENCH_SECONDS = {"resident": 90, "megakernel": 120, "modes": 210, "dispatch": 105, "pipeline": 370, "ring": 240}
 TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dtype in ("fp32", "fp16")]
 TABLE_SECONDS = {"gemv_micro": 115, "decode": 35, "prefill": 12}
 PROFILED = "workload=gemv_micro workload.commands=65536 batching.max_batch=512 batching.timeout_us=1000000"
@@ -63,8 +64,11 @@ def _run(
 
 
 def _bench(folder: str, device: str, suite: str) -> Part:
-    command = f"python -m runner bench {suite} --device {device} --output {{folder}}"
-    return Part(f"{folder}/{suite}", device, 8, (command,), seconds=BENCH_SECONDS.get(suite, 20))
+    repeats = " --repeats 2" if suite == "pipeline" else ""  # each is a process or a sweep
+    command = (
+        f"python -m runner bench {suite} --processes {BENCH_PROCESSES}{repeats} --device {device} --output {{folder}}"
+    )
+    return Part(f"{folder}/{suite}", device, 9, (command,), seconds=BENCH_SECONDS.get(suite, 60))
 
 
 def _replay(folder: str, minutes: float, seconds: int, trace: str, words: str) -> Part:
@@ -262,7 +266,7 @@ PARTS = (
         seconds=90,
     ),
     *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
-    *(_bench("gpu/bench", "cuda", suite)._replace(gpus=2, seconds=30) for suite in PAIR_BENCHES),
+    *(_bench("gpu/bench", "cuda", suite)._replace(gpus=2, seconds=90) for suite in PAIR_BENCHES),
     Part(
         "gpu/cpp_loop",
         "cuda",

@@ -60,7 +60,7 @@ ADVISE = tuple(
 
 
 def _bench(*files: str) -> tuple[str, ...]:
-    return tuple(f"runner/bench/{name}.py" for name in (*files, "figures"))
+    return tuple(f"runner/bench/{name}.py" for name in (*files, "figures", "processes"))
 
 
 # The folder of results, or the beginning of its path, and its code. The longest that fits holds.

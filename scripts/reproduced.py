@@ -6,9 +6,10 @@
 
 A cell is the time of a mode in a work (wall time, or the median latency of an open loop that kept up), or a figure of a
 benchmark. It is reproduced if the 95% interval of the factor between the two measurements includes 1. The interval
-rests on the spread between processes. From three processes a side on it is theirs. Below that it is the one that
-`launchopt doctor` measured for the wall time of gemv_micro: a calibration.json in either folder, of the same device and
-number of cores. No latency has that one.
+rests on the spread between processes. From three processes a side on it is theirs. Below that, for a wall time, it is
+the one that `launchopt doctor` measured for gemv_micro: a calibration.json in either folder, of the same device and
+number of cores. No latency has that one, and no figure of a benchmark: Python around a launch call took from 0.6 to 1.8
+times as long in two single processes, where wall times of the same work agreed within 2%.
 
 Not judged, and named: a cell without an interval, one on another or an unknown machine, also one on a host with more
 cores of which it had a share, and the same measurement on both sides. An interval that includes 1 and reaches more than
@@ -95,12 +96,14 @@ def cells(old: Path, new: Path) -> Iterator[Cell]:
         if not (old / place / MANIFEST).is_file():
             continue
         ours, theirs = fitted_manifest(old / place), fitted_manifest(path.parent)
-        for file, of_kind in ((figures.FILE, _of_bench), (SUMMARY, _of_run)):
+        for file in (figures.FILE, SUMMARY):
             there = [(folder / file).is_file() for folder in (old / place, path.parent)]
             if any(there) and (why := _unlike(ours, theirs, there, file)):
                 yield Cell(str(place), None, why)
+            elif all(there) and file == SUMMARY:
+                yield from _of_run(old / place, path.parent, str(place), _noise(noises, ours))
             elif all(there):
-                yield from of_kind(old / place, path.parent, str(place), _noise(noises, ours))
+                yield from _of_bench(old / place, path.parent, str(place))
 
 
 def _unlike(ours: Manifest, theirs: Manifest, there: Sequence[bool], file: str) -> str:
@@ -176,18 +179,19 @@ def _of_arm(one: Arm, other: Arm, name: str, noise: ProcessNoise | None) -> Cell
     return Cell(f"{name}, {metric}", separate(*groups, noise if metric == WALL else None))
 
 
-def _of_bench(old: Path, new: Path, place: str, noise: ProcessNoise | None) -> Iterator[Cell]:
+def _of_bench(old: Path, new: Path, place: str) -> Iterator[Cell]:
     ours, theirs = (
-        {(row["suite"], row["case"], row["unit"]): row["samples"] for row in figures.read(each)} for each in (old, new)
+        {(row["suite"], row["case"], row["unit"]): figures.groups(row) for row in figures.read(each)}
+        for each in (old, new)
     )
     for key in dict.fromkeys((*ours, *theirs)):
         before, after, name = ours.get(key), theirs.get(key), f"{place}: {key[1]}"
         if before is None or after is None:
             yield Cell(name, None, f"only in {'NEW' if before is None else 'OLD'}")
-        elif not before or not after or not _has_factor([*before, *after]):
+        elif not _has_factor([sample for group in (*before, *after) for sample in group]):
             yield Cell(name, None, NO_FACTOR)
         else:
-            yield Cell(name, separate([after], [before], noise))
+            yield Cell(name, separate(after, before))
 
 
 def _has_factor(values: Sequence[float | None]) -> bool:

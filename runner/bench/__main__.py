@@ -2,7 +2,8 @@
 
     launchopt bench                         every part that this machine can measure
     launchopt bench ring batcher            some
-    launchopt bench --compare OLD NEW       two results, with the range of the factor
+    launchopt bench modes --processes 3     each figure in three processes, one after the other
+    launchopt bench --compare OLD NEW       two results, with the interval of the factor from 3 processes a side on
 
 Prints a table and writes bench.parquet and manifest.json to outputs/bench/<time>. The part megakernel also prints the
 time of each op of a decode step and writes it to megakernel.parquet. The cpu device skips parts that need a GPU
@@ -44,7 +45,8 @@ from runner.bench import (
     ring,
     tracing,
 )
-from runner.bench.figures import BENCH, FILE, HEADINGS, Figure, Suite, cells, quantity, read
+from runner.bench.figures import BENCH, FILE, HEADINGS, Figure, Suite, cells, groups, legend, quantity, read
+from runner.bench.processes import measured
 from runner.ending import end
 from runner.ending.signals import signals
 from runner.reading import CommandParser, exit_code, whole_number
@@ -57,7 +59,7 @@ SUITES = (
 )
 
 
-ONE_PROCESS = "In (): the range over all pairs of samples. One process a side allows no verdict."
+INTERVALS = "In []: the 95% interval, from 3 processes a side on; in (): the range over all pairs of samples."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +80,10 @@ def _parser() -> CommandParser:
     parser = CommandParser("bench", __doc__)
     parser.add_argument("suites", nargs="*", metavar="PART", help=f"of {', '.join(SUITES)}; none: all")
     parser.add_argument(
-        "--repeats", type=whole_number(1), metavar="N", default=5, help="samples of each figure (default 5)"
+        "--repeats", type=whole_number(1), metavar="N", default=5, help="samples of each figure a process (default 5)"
+    )
+    parser.add_argument(
+        "--processes", type=whole_number(1), metavar="N", default=1, help="processes that measure each (default 1)"
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the results")
@@ -96,12 +101,13 @@ def _bench(arguments: argparse.Namespace) -> None:
     _require_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    about = {"started_utc": started, "device": info.as_dict(), "why": why, "repeats": arguments.repeats}
+    about: dict[str, object] = {"started_utc": started, "device": info.as_dict(), "why": why}
+    about |= {"repeats": arguments.repeats, "processes": arguments.processes}
     results.write_manifest(folder, about | {"status": "running", "environment": environment()})
     (folder / account.FILE).unlink(missing_ok=True)  # a file of an earlier result
     status = "failed"
     try:
-        rows = _measure(arguments.suites or SUITES, info.kind, arguments.repeats, folder, about)
+        rows = _measure(arguments, info.kind, folder, about)
         status = "ok"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -122,11 +128,14 @@ def _require_free(folder: Path) -> None:
         raise ConfigError("--output", folder, f"holds {Path(kept).name}, which no benchmark wrote: name another folder")
 
 
-def _measure(
-    suites: Sequence[str], device: str, repeats: int, folder: Path, about: dict[str, object]
-) -> list[results.Row]:
-    """Return the row of each figure. They are saved one by one."""
-    rows = []
+def _measure(arguments: argparse.Namespace, device: str, folder: Path, about: dict[str, object]) -> list[results.Row]:
+    """Return the row of each figure. What is measured is saved as it comes."""
+    suites, repeats, processes = arguments.suites or SUITES, arguments.repeats, arguments.processes
+    rows: list[results.Row] = []
+    if processes > 1:
+        for rows in measured(suites, device, repeats, processes, folder):
+            results.write_rows(folder / FILE, BENCH, rows, about)
+        return rows
     for name in suites:
         for figure in _suite(name, device, folder)(repeats):
             rows.append(figure.row())
@@ -165,7 +174,7 @@ def _on_device(suite: Callable[[int, str], Iterator[Figure]], device: str, repea
 
 def _table(rows: Sequence[results.Row], machine: str) -> FittedTable:
     headings = [Heading(heading, not side.endswith(":")) for heading, side in HEADINGS.items()]
-    return FittedTable(headings, list(map(cells, rows)), machine)
+    return FittedTable(headings, list(map(cells, rows)), "\n".join([machine, *legend(rows)]))
 
 
 def _print_account(folder: Path) -> None:
@@ -185,16 +194,12 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
     rows = []
     for key in [key for key in new if key in old]:
         before, after = old[key], new[key]
-        pair = (
-            (after["samples"], before["samples"])
-            if after["higher_is_better"]
-            else (before["samples"], after["samples"])
-        )
-        is_above_zero = min(map(min, pair)) > 0
-        ratio = str(separate([pair[0]], [pair[1]]).interval) if is_above_zero else NOTHING
+        above, below = (after, before) if after["higher_is_better"] else (before, after)
+        is_above_zero = min(above["samples"] + below["samples"]) > 0
+        ratio = str(separate(groups(above), groups(below)).interval) if is_above_zero else NOTHING
         rows.append((*key, quantity(before["median"]), quantity(after["median"]), ratio))
     headings = [Heading(each, is_text=True) for each in ("part", "what", "old", "new", "better by")]
-    console().print(FittedTable(headings, rows, f"{old_folder} -> {new_folder}, {machines[0]}. {ONE_PROCESS}"))
+    console().print(FittedTable(headings, rows, f"{old_folder} -> {new_folder}, {machines[0]}. {INTERVALS}"))
 
 
 if __name__ == "__main__":

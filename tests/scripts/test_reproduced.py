@@ -31,9 +31,10 @@ def run(folder: Path, factor: float = 1.0, processes: int = 1, **machine: Any) -
     described(folder, **machine)
 
 
-def bench(folder: Path, factor: float = 1.0) -> None:
+def bench(folder: Path, factor: float = 1.0, processes: int = 3) -> None:
     folder.mkdir(parents=True)
-    figure = Figure("ring", "a command", "ns", [wall * factor for wall in WALLS])
+    samples = [wall * factor for wall in WALLS * processes]
+    figure = Figure("ring", "a command", "ns", samples, samples_of=processes * [len(WALLS)])
     results.write_rows(folder / FILE, BENCH, [figure.row()], {})
     described(folder)
 
@@ -78,6 +79,17 @@ def test_figures_of_benchmarks_are_cells(place: Path, capsys: pytest.CaptureFixt
     assert code == 1
     assert "differs: ring: a command: 2.00x" in out
     assert "1 of 2 judged cells (50.0%)" in out
+
+
+def test_figures_of_one_process_are_not_judged_by_the_noise_of_wall_times(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(place / "new/a")
+    for side in ("old", "new"):
+        bench(place / side / "ring", processes=1)
+    code, out, _ = judged(place, capsys)
+    assert code == 0
+    assert "not judged: ring: a command: no interval between processes" in out
 
 
 def test_three_processes_a_side_need_no_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
