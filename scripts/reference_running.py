@@ -57,10 +57,12 @@ class Running:
 
 def _start(words: Sequence[str], place: Place) -> subprocess.Popen[str]:
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"PYTHONPATH": paths, "PYTHON": sys.executable} | place.environment()
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # set in containers; every process would compile all files again
     return subprocess.Popen(
         place.words(words),
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": paths, "PYTHON": sys.executable} | place.environment(),
+        env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
