@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+
 from scripts.reference_machine import Place
 from scripts.reference_running import Running
 

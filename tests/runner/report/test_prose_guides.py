@@ -133,6 +133,7 @@ GUIDE_CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [  # page, text with a
 RULES = {  # of verdicts, intervals, checks and goals, and what the input of an example is
     "README.md": ("its 95% interval",),
     "docs/advise.md": ("its 95% interval", "over 5%", "within 5%"),
+    "docs/architecture.md": ("a 95% interval",),
     "docs/arrivals.md": ("0.3%.", "is 50 ns"),
     "docs/compare.md": (
         *("(1%)", "differ by 1%", "3.5% in 90%", "3% in 75%", "3% in 90%"),
