@@ -100,8 +100,8 @@ def routing_of(row: Row) -> list[str]:
     if row["experts_per_token"] is not None and row["experts"] is not None:
         parts[0] = f"{row['experts_per_token']} of {row['experts']} experts, {parts[0]}"
     if row["active_experts"] is not None and row["largest_expert_tokens"] is not None:
-        most = f"{row['largest_expert_tokens']:.3g} tokens each (means)"
-        parts[0] += f": {row['active_experts']:.3g} active, at most {most}"
+        most = f"{digits(row['largest_expert_tokens'], 3)} tokens each (means)"
+        parts[0] += f": {digits(row['active_experts'], 3)} active, at most {most}"
     if row["steps"] is not None and row["step_tokens"] is not None:
         parts = [f"{counted(row['steps'], 'step')} of {counted(row['step_tokens'], 'token')}", *parts]
     return parts
@@ -120,7 +120,18 @@ def arrivals(row: Row) -> str:
 
 def rate(per_s: float) -> str:
     """Return a rate to four significant digits: `2.5/s`, `1,000/s`."""
-    return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{per_s:.4g}/s"
+    return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{digits(per_s, 4)}/s"
+
+
+def digits(value: float, most: int = 6, separator: str = "") -> str:
+    """Return a number in up to `most` digits; a larger one with all before its point: `0.25`, `1,000,000`."""
+    return f"{value:{separator}.{most}g}" if abs(value) < 10**most - 0.5 else f"{value:,.0f}"
+
+
+def batching(row: Row) -> list[str]:
+    """Return the batching, as far as it is known: `max_batch 64` and `timeout 150 us`."""
+    known = [] if row["max_batch"] is None else [f"max_batch {row['max_batch']}"]
+    return known if row["timeout_us"] is None else [*known, f"timeout {digits(row['timeout_us'])} us"]
 
 
 def counted(number: int, noun: str) -> str:

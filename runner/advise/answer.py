@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.stream_rows import counted, digits
 from launchopt.analysis.submits import submit_ms, submits
 from launchopt.analysis.tables.columns import number, three_digits
 from launchopt.analysis.verdict.bound import Bound
@@ -86,7 +86,7 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
 
 def _do(found: Found, others: str) -> str:
     batching, limit = found.batching, found.question.limit
-    text = f"mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
+    text = f"mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:.15g}"
     text = (
         f"do: {text}"
         if _is_proven(found)
@@ -107,8 +107,9 @@ def _do(found: Found, others: str) -> str:
         return text
     reached = batching.kept_ms or limit.ms(found.arms[found.best], found.layers)
     if batching.kept_ms or found.best in found.fits:
-        return f"{text}; {limit.name} {number(reached)} ms, within {limit.most_ms:g}"
-    return f"{text}; nothing tried keeps {limit.name} within {limit.most_ms:g} ms: {number(reached)} ms is the closest"
+        return f"{text}; {limit.name} {number(reached)} ms, within {digits(limit.most_ms)}"
+    most = digits(limit.most_ms)
+    return f"{text}; nothing tried keeps {limit.name} within {most} ms: {number(reached)} ms is the closest"
 
 
 def _is_proven(found: Found) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from launchopt.analysis.stream_rows import digits
 from launchopt.analysis.tables.bandwidth import needed_gb_per_s, unsteady
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
@@ -79,11 +80,11 @@ def _cells(path: Path, goal: JsonObject) -> list[str]:
     is_most = "most" in goal
     wanted = float(goal["most"] if is_most else goal["least"])
     met = all(each.is_right and (each.median <= wanted if is_most else each.median >= wanted) for each in ways.values())
-    measured = [f"{each.median:.4g}{f' {way}' if len(ways) > 1 else ''}" for way, each in ways.items()]
-    repeats = "-" if found.low is None or found.high is None else f"{found.low:.4g} to {found.high:.4g}"
+    measured = [f"{digits(each.median, 4)}{f' {way}' if len(ways) > 1 else ''}" for way, each in ways.items()]
+    repeats = "-" if found.low is None or found.high is None else f"{digits(found.low, 4)} to {digits(found.high, 4)}"
     return [
         str(goal["what"]),
-        f"{'<=' if is_most else '>='} {wanted:g}",
+        f"{'<=' if is_most else '>='} {digits(wanted)}",
         ", ".join(measured),
         repeats,
         str(goal["unit"]),
@@ -135,5 +136,5 @@ def _beside(path: Path, goal: JsonObject) -> Iterator[str]:
     for mode in goal.get("beside", []):
         ways = FIGURES[goal["figure"]]
         found = {way: _of_run(path.parent / goal["run"], mode, figure) for way, figure in ways.items()}
-        medians = [f"{each.median:.4g}{f' {way}' if len(ways) > 1 else ''}" for way, each in found.items()]
+        medians = [f"{digits(each.median, 4)}{f' {way}' if len(ways) > 1 else ''}" for way, each in found.items()]
         yield f"{mode} {' / '.join(medians)}{'' if all(each.is_right for each in found.values()) else ' FAILED'}"

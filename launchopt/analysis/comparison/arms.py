@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launchopt.analysis.comparison.likeness import WORK, work_of
-from launchopt.analysis.stream_rows import stream_title
+from launchopt.analysis.stream_rows import batching, stream_title
 from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
@@ -57,9 +57,7 @@ class Arm:
     @property
     def label(self) -> str:
         """Mode and configuration: `batched, max_batch 64, timeout 150 us`."""
-        parts = (("max_batch", "max_batch {}"), ("timeout_us", "timeout {:g} us"))
-        known = [text.format(self[name]) for name, text in parts if self[name] is not None]
-        return ", ".join([str(self["mode"]), *known])
+        return ", ".join([str(self["mode"]), *batching(self.rows[0])])
 
     @property
     def name(self) -> str:

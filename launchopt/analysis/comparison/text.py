@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from launchopt.analysis.comparison.arms import Arm
 from launchopt.analysis.comparison.outcome import Comparison, Outcome
-from launchopt.analysis.stream_rows import counted, stream_subtitle, stream_title
+from launchopt.analysis.stream_rows import counted, digits, stream_subtitle, stream_title
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, code_span, escaped, pipe_table
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
 from launchopt.statistics.power import AFFORDABLE, POWER
@@ -45,7 +45,7 @@ def block(one: Comparison) -> list[tuple[str, str]]:
         ("", f"{one.metric} {precise(b)}, {_counts(one, one.b, one.processes[1])}"),
         ("factor", f"{precise(interval)}, above 1 where B is the better; {pairing(one)}"),
         ("", basis(one)),
-        ("medians", f"{one.ratio_of_medians:.4g}x, the ratio of the two medians"),
+        ("medians", f"{digits(one.ratio_of_medians, 4)}x, the ratio of the two medians"),
         ("verdict", f"{marked(one)}: {meaning(one)}"),
     ]
     lines += [("repeats", text) for text in advice(one)]
@@ -284,4 +284,4 @@ def _percent(share: float) -> str:
 
 
 def _effect(share: float) -> str:
-    return f"{100 * share:.2g}%" if share < 0.995 else f"a factor of {1 + share:.3g}"
+    return f"{100 * share:.2g}%" if share < 0.995 else f"a factor of {digits(1 + share, 3)}"

@@ -23,7 +23,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from launchopt.analysis.stream_rows import STREAM, disorder, grouped, sortable, stream_order, without_copies
+from launchopt.analysis.stream_rows import (
+    STREAM,
+    digits,
+    disorder,
+    grouped,
+    sortable,
+    stream_order,
+    without_copies,
+)
 from launchopt.analysis.tables.rows import by_process, problem_of
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.histogram import LogHistogram
@@ -101,7 +109,7 @@ class Point:
     @property
     def batching(self) -> str:
         """Bucket size and timeout as text: `64 / 150 us`."""
-        timeout = "—" if self.timeout_us is None else f"{self.timeout_us:g} us"
+        timeout = "—" if self.timeout_us is None else f"{digits(self.timeout_us)} us"
         return f"{'—' if self.max_batch is None else self.max_batch} / {timeout}"
 
     def beats(self, other: Point) -> bool:

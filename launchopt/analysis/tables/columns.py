@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from launchopt.analysis.metric import unless_wall
-from launchopt.analysis.stream_rows import is_independent, rate
+from launchopt.analysis.stream_rows import digits, is_independent, rate
 from launchopt.analysis.tables.bandwidth import memory_share
 from launchopt.analysis.tables.rows import Line
 from launchopt.recording.results import Row
@@ -237,7 +237,9 @@ def _sampling_us(line: Line) -> str:
 
 def _goodput(line: Line) -> str:
     per_s = line.median("goodput_per_s")
-    objective = [f"{n.upper()} {line[f'slo_{n}_ms']:g} ms" for n in ("ttft", "tpot") if line[f"slo_{n}_ms"] is not None]
+    objective = [
+        f"{n.upper()} {digits(line[f'slo_{n}_ms'])} ms" for n in ("ttft", "tpot") if line[f"slo_{n}_ms"] is not None
+    ]
     return NOTHING if per_s is None else f"{rate(per_s)} ({', '.join(objective) or 'no objective'})"
 
 

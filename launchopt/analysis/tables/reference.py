@@ -14,6 +14,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
+from launchopt.analysis.stream_rows import digits
+
 FILE = "other_programs.json"
 
 
@@ -31,7 +33,7 @@ class Peer(NamedTuple):
     @property
     def loop_us(self) -> str:
         """The range in a loop: `9.15-10.1`."""
-        return "-".join(dict.fromkeys(f"{each:.4g}" for each in self.loop))
+        return "-".join(dict.fromkeys(digits(each, 4) for each in self.loop))
 
     @property
     def batch(self) -> str:
@@ -108,4 +110,4 @@ def _programs() -> Any:
 
 
 def _time(us: float) -> str:
-    return f"{us:.4g} us" if us >= 1 else f"{1000 * us:.4g} ns"
+    return f"{digits(us, 4)} us" if us >= 1 else f"{digits(1000 * us, 4)} ns"

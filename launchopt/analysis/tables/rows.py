@@ -20,6 +20,7 @@ from launchopt.analysis.metric import WALL, metric_of
 from launchopt.analysis.stream_rows import (
     CONFIGURATION,
     STREAM,
+    batching,
     disorder,
     grouped,
     is_independent,
@@ -76,8 +77,7 @@ class Line:
     @property
     def configuration(self) -> str:
         """Batching: `max_batch 512, timeout 150 us`."""
-        parts = (("max_batch", "max_batch {}"), ("timeout_us", "timeout {:g} us"))
-        return ", ".join(text.format(self[name]) for name, text in parts if self[name] is not None) or "—"
+        return ", ".join(batching(self.rows[0])) or "—"
 
     def median(self, column: str) -> float | None:
         """Return the median of a column over the repeats that measured it."""

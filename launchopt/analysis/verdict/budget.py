@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from launchopt.analysis.stream_rows import cached, number_types, weight_bytes
+from launchopt.analysis.stream_rows import cached, digits, number_types, weight_bytes
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.budget_question import (
@@ -80,11 +80,11 @@ def textbook(ask: Ask) -> Budget:
             )
         per_layer, kind = (ask.launches_per_layer, "as given") if ask.launches_per_layer else ops_a_layer(ask)
         launches = per_layer * ask.layers
-        source = f"launches a token: {per_layer:g} a layer ({kind}) x {ask.layers} layers of {ask.model}"
+        source = f"launches a token: {digits(per_layer)} a layer ({kind}) x {ask.layers} layers of {ask.model}"
     host = hours(ask.tokens_per_day, launches, ask.launch_us)
     assumptions = [
         source,
-        f"{ask.launch_us:g} us a launch as given, all one after the other",
+        f"{digits(ask.launch_us)} us a launch as given, all one after the other",
         "GPU idle: at most the host hours, if the GPU waits for every launch and runs nothing meanwhile",
         f"{_tokens_a_day(ask)}; prompts are not counted",
         *_shared_assumptions(ask),
@@ -172,7 +172,7 @@ def _tokens_a_day(ask: Ask) -> str:
 def _shared_assumptions(ask: Ask) -> list[str]:
     notes = ["one GPU and one thread that launches; with tensor parallelism every rank launches as much again"]
     if ask.gpu_hour_cost is not None:
-        notes.append(f"cost: {ask.gpu_hour_cost:g} an hour of a GPU x its idle hours")
+        notes.append(f"cost: {digits(ask.gpu_hour_cost)} an hour of a GPU x its idle hours")
     return notes
 
 
@@ -189,7 +189,7 @@ def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str
         stream = table.stream
         was, wanted = commands_per_token(ask, stream)
         how = "as measured" if was == wanted else "as given" if ask.launches_per_token else scaling_of(ask, stream)
-        notes.append(f"{title_of(stream)}: {wanted or 0:.4g} commands a token, {how}")
+        notes.append(f"{title_of(stream)}: {digits(wanted or 0, 4)} commands a token, {how}")
         if stream["expert_routing"] is not None:
             notes.append(f"{stream['workload']}: the experts of a layer, without its attention")
         if stream["cached_tokens"] is not None:
@@ -217,6 +217,6 @@ def _kernels(ask: Ask, table: StrategyTable) -> str:
     us = own_ms / calls * 1e3
     verdict = "which can hide: expect far less GPU idle" if least_us > us else "which cannot hide"
     return (
-        f"{ran}; a linear of {ask.model} asks {least_us:.3g} us or more of one GPU ({number_types(stream)},"
-        f" {max(rates):,.0f} GB/s), a launch {us:.3g} us of the host, {verdict}"
+        f"{ran}; a linear of {ask.model} asks {digits(least_us, 3)} us or more of one GPU ({number_types(stream)},"
+        f" {max(rates):,.0f} GB/s), a launch {digits(us, 3)} us of the host, {verdict}"
     )

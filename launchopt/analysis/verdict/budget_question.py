@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from launchopt.analysis.stream_rows import counted, stream_title
+from launchopt.analysis.stream_rows import counted, digits, stream_title
 from launchopt.errors import ConfigError
 from launchopt.recording.results import Row
 from launchopt.streams.experts.stream import SINGLE
@@ -116,6 +116,6 @@ def is_scaled(ask: Ask, stream: Row) -> bool:
 def scaling_of(ask: Ask, stream: Row) -> str:
     """Return how the commands per token were scaled to the layers of the model asked for."""
     if ask.launches_per_layer is not None:
-        return f"{ask.launches_per_layer:g} a layer as given x {ask.layers} layers of {ask.model}"
+        return f"{digits(ask.launches_per_layer)} a layer as given x {ask.layers} layers of {ask.model}"
     per_layer = stream["commands"] / (tokens_of(stream) or 1) / (layers_of(stream) or 1)
-    return f"{per_layer:.4g} a layer of {stream['workload']}, measured, x {ask.layers} layers of {ask.model}"
+    return f"{digits(per_layer, 4)} a layer of {stream['workload']}, measured, x {ask.layers} layers of {ask.model}"

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from launchopt.analysis.several_gpus import is_on_several
-from launchopt.analysis.stream_rows import STREAM, stream_subtitle, stream_title
+from launchopt.analysis.stream_rows import STREAM, digits, stream_subtitle, stream_title
 from launchopt.analysis.tables.rows import Line, build_tables
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.bound import Bound, Shares, Side, classify
@@ -170,7 +170,7 @@ def _only_traced(title: str, subtitle: str, lines: list[Line]) -> Diagnosis:
     shown = []
     for line in lines:
         counts = [("kernels", line.median("kernels"), ""), ("GPU busy", line.median("gpu_busy_ms"), " ms")]
-        facts = [f"{name}: {value:,.6g}{unit}" for name, value, unit in counts if value is not None]
+        facts = [f"{name}: {digits(value, separator=',')}{unit}" for name, value, unit in counts if value is not None]
         shown.append(DiagnosedLine(line["mode"], None, None, None, None, None, Bound.NO_VERDICT.value, facts))
     words = "No verdict: only traced runs of this work, and a tracer's times are no headline times. Run it untraced."
     return Diagnosis(title, subtitle, words, shown, None, [])

@@ -6,6 +6,7 @@ In: a `strategies.StrategyLine` and its `roofline.Prediction`. Out: `bound.Share
 from __future__ import annotations
 
 from launchopt.analysis.metric import has_kept_up, is_overloaded
+from launchopt.analysis.stream_rows import digits
 from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.columns import count, number
@@ -151,7 +152,7 @@ def _roofline(prediction: Prediction) -> list[str]:
             facts[-1] += f", of which packing takes {number(work.packing_ms)} ms"
         if work.shared_by > 1 and work.all_bytes_ms is not None:
             facts[-1] += (
-                f", if a batch reads a weight once for up to {work.shared_by:.3g} requests;"
+                f", if a batch reads a weight once for up to {digits(work.shared_by, 3)} requests;"
                 f" {number(work.all_bytes_ms)} ms if each read its own"
             )
         elif work.is_cached and work.all_bytes_ms is not None:
@@ -169,7 +170,9 @@ def _queues(line: Line) -> list[str]:
     late = {name: line.median(f"flush_{name}") or 0 for name in ("deadline", "idle")}
     if batches and sum(late.values()) >= NOTABLE * batches:
         spelled = " and ".join(f"{count(flushes)} at {name}" for name, flushes in late.items() if flushes)
-        facts.append(f"of {count(batches)} batches {spelled} were flushed, not full; timeout {line['timeout_us']:g} us")
+        facts.append(
+            f"of {count(batches)} batches {spelled} were flushed, not full; timeout {digits(line['timeout_us'])} us"
+        )
     if line["arrival"] != "closed":
         facts += _pace(line)
         if waited is not None and latency:

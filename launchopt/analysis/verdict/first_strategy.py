@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.metric import LATENCY
-from launchopt.analysis.stream_rows import is_independent
+from launchopt.analysis.stream_rows import digits, is_independent
 from launchopt.analysis.tables.columns import count, number, speedup
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
@@ -170,7 +170,7 @@ def _reason(judged: Judged) -> str:
             return f"the open loop kept up, so that its {wall} is how long the requests took to come{share}"
         case Bound.QUEUE, _:
             part = f"{100 * shares.waited:.0f}% of its {wall}"
-            return f"batches waited for their deadline of {line['timeout_us']:g} us, in all for up to {part}"
+            return f"batches waited for their deadline of {digits(line['timeout_us'])} us, in all for up to {part}"
         case Bound.COMMAND, _:
             faster = times(1 / (1 - (shares.saved or 0.0)))
             together = "the cost is per command (launch, queue and Python together)"
@@ -265,7 +265,7 @@ def _why(judged: Judged) -> str:
     """Return the effect of a strategy."""
     fewer, shared_by = judged.strategy.line.launch_reduction, judged.prediction.work.shared_by
     changes = [f"launch calls {times(fewer)} fewer"] if fewer is not None and fewer >= CLOSE_ENOUGH else []
-    changes += [f"a weight read once for up to {shared_by:.3g} requests"] if shared_by >= CLOSE_ENOUGH else []
+    changes += [f"a weight read once for up to {digits(shared_by, 3)} requests"] if shared_by >= CLOSE_ENOUGH else []
     return f" ({', '.join(changes)})" if changes else ""
 
 

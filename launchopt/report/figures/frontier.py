@@ -10,6 +10,7 @@ import math
 import altair as alt
 
 from launchopt.analysis.frontier.points import Frontier, Point
+from launchopt.analysis.stream_rows import digits
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.speedup_plot import ticks
@@ -150,7 +151,7 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
     if frontier.slo_p99_us is not None:
         limit = alt.Chart(alt.InlineData(values=[{"slo": frontier.slo_p99_us}])).mark_rule(strokeDash=[6, 4])
         layers.append(limit.encode(y="slo:Q"))
-        note = f"Dashed: the objective, p99 of {frontier.slo_p99_us:,g} us."
+        note = f"Dashed: the objective, p99 of {digits(frontier.slo_p99_us, separator=',')} us."
     return finished(FRONTIER_TITLE, note, alt.layer(*layers), int(_PLOT.top), reading=FRONTIER_READING, is_wide=True)
 
 
