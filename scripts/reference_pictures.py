@@ -34,9 +34,14 @@ def _strategies(folder: Path, picture: Path) -> None:
     screenshot(folder, picture.with_name(SCREENSHOT))
 
 
+def chromium() -> str | None:
+    """Return the path of a Chromium, or None."""
+    return next(filter(None, map(shutil.which, CHROMIUM)), None)
+
+
 def screenshot(folder: Path, picture: Path) -> None:
     """Show the top of the HTML page of results as Chromium does. Without Chromium the picture stays as it is."""
-    program = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    program = chromium()
     if program is None:
         say(f"{picture}: not made again, since there is no Chromium on the PATH")
         return

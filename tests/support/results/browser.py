@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from launchopt.distribution import install_command
+from scripts.reference_pictures import chromium
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = chromium()
 MODULES = ("playwright", "axe_playwright_python", "altair", "vl_convert", "jinja2")
 LACKING = [name for name in MODULES if find_spec(name) is None]
 HOW = [
