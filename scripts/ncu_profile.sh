@@ -20,7 +20,7 @@ usage() {
         "  --range NAME    only launches of this range, as scripts/nsys_profile.sh lists them:" \
         "                  'batched 64x1x8192 fp32'            (default: any)" \
         "  --kernel REGEX  only kernels with a matching name   (default: any)" \
-        "  --bench PART    profile 'python -m runner.bench PART' instead; takes no overrides" \
+        "  --bench PART    profile 'launchopt bench PART' instead; takes no overrides" \
         "" \
         "  NCU_OUT         folder for the files    (default: outputs/ncu/<UTC time>-<pid>)" \
         "  NCU_TIMEOUT_S   time limit in seconds   (default: 600)" \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import re
 import shlex
 import shutil
@@ -49,14 +50,21 @@ def words_of(start: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def copy(pytestconfig: pytest.Config) -> Path:
+def copy(pytestconfig: pytest.Config) -> Iterator[Path]:
     """The packages, with the examples put into them and nothing else changed.
 
     They always lie in the same folder of pytest's cache, with the files' own times, so that their machine code is
-    found again.
+    found again. Of several processes with tests of this module one has it at a time.
     """
     assert pytestconfig.cache
-    folder = pytestconfig.cache.mkdir("contributing") / "copy"
+    place = pytestconfig.cache.mkdir("contributing")
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield with_examples(place / "copy")
+
+
+def with_examples(folder: Path) -> Path:
+    """Make the copy anew, and return its folder."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for name in ("conf", "launchopt", "runner"):
@@ -139,7 +147,7 @@ def test_an_option_beyond_its_limits_is_refused(runner: Callable[[str], Ran]) ->
 
 
 def test_the_matrix_and_the_page_of_columns_list_the_examples_and_older_files_read_as_null(copy: Path) -> None:
-    assert words_of("python -m runner.dataset") == "--columns"
+    assert words_of("python -m runner dataset") == "dataset --columns"
     committed = ROOT / "outputs/reference/gpu/gpu_kernel_batcher/gemv_micro_fp32"
     text = call(copy, "-c", READERS, str(committed))
     assert re.search(r"^\| pairs \| cpu, cuda \| yes \|", text, re.M)
