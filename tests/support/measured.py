@@ -149,8 +149,8 @@ def middle(folder: str, column: str, mode: str) -> float:
 
 
 def command_us(folder: str, mode: str) -> float:
-    """The wall time of a mode by its commands, in us."""
-    return middle(folder, "wall_ms", mode) / middle(folder, "commands", mode) * 1e3
+    """The wall time of a mode by its commands, in us, of repeats that were not traced."""
+    return median(row["wall_ms"] / row["commands"] * 1e3 for row in repeats_of(folder, mode=mode, traced=False))
 
 
 def gain(folder: str, column: str, mode: str) -> float:
@@ -204,9 +204,9 @@ def slowdowns(column: str) -> list[float]:
 
 
 def shared_cores() -> set[tuple[int, float]]:
-    """How many parts ran at a time, and their share of the host's cores, of results on an H200 beside another part."""
+    """How many parts ran at a time, and their share of the host's cores, of all results beside another part."""
     found = set()
-    for path in (REFERENCE / "gpu").rglob("manifest.json"):
+    for path in REFERENCE.rglob("manifest.json"):
         before = read_json(path).get("part", {}).get("before", {})
         if before.get("at_once", 1) > 1:
             all_cores = int(re.findall(r"(\d+) cores", before["processor"])[0])
