@@ -134,7 +134,7 @@ def _refresh(page: Path, root: Path, machine: str) -> None:
         # The headline of scripts/goal_pages.py, which has whole models, stays.
         marker = rf"(<!-- /?report:(?:\.\./)?)outputs/reference/(?!{GOALS}/)\w+/{name}"
         text = re.sub(marker, rf"\g<1>{PLACE}/{name}", text)
-    alt = f"Wall time of every mode over baseline, for 1, 16 and 64 requests on an {machine}"
+    alt = f"Speed-up of every mode over engine, for 1, 16 and 64 requests on an {machine}"
     text = re.sub(rf"!\[[^]]*\]\(outputs/reference/\w+/{PICTURE}\)", f"![{alt}]({PLACE}/{PICTURE})", text)
     save_text(page, text)
     sync_readme(page)

@@ -34,10 +34,11 @@ LEGEND = (
     "Times are us a step: the wall time of a run by its steps, where a step is one token of every request. The median "
     "stands first, then its 95% interval in [], which covers 94% at five repeats (below five the range in ()). Read "
     "floor: the time in which this GPU reads the weights once. A goal is a multiple of the floor, as stated for an "
-    "H200; there it is the stated time. Met: yes if the whole interval is within the goal, NO if the median is above "
-    "it. CPU: time inside launch calls. PyTorch alone: `scripts/peer_torch.py` before the run and behind it on the "
-    "same machine. It times steps in a row, without the wait for a first token. So the time per output token (TPOT) "
-    f"of {RIVAL} should be at most {MOST_OF_PEER:g} times its best time."
+    "H200; there it is the stated time. Met: yes if the whole interval is within the goal, `in the median` if only "
+    "the median is, NO if the median is above it. CPU: time inside launch calls. PyTorch alone: "
+    "`scripts/peer_torch.py` before the run and behind it on the same machine. It times steps in a row, without the "
+    f"wait for a first token. So the time per output token (TPOT) of {RIVAL} should be at most "
+    f"{MOST_OF_PEER:g} times its best time."
 )
 _HEADINGS = {"work": "---", "read floor": "---:", "goal": "---:", "measured": "---:", "met": "---", "of floor": "---:"}
 _HEADINGS |= {"in the same run": "---", "PyTorch alone": "---"}
