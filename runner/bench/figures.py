@@ -69,9 +69,16 @@ HEADINGS |= {"met": "---"}
 
 
 def legend(rows: Sequence[Row]) -> list[str]:
-    """Return what a table of rows has to say of its intervals: a sentence, or nothing."""
-    processes = max((len(row["samples_of"]) for row in rows), default=1)
-    return [f"In (): the medians of {processes} processes, from the smallest to the largest."] if processes > 1 else []
+    """Return what a table of rows has to say of the intervals of several processes: sentences, or nothing."""
+    several = [row for row in rows if len(row["samples_of"]) > 1]
+    without = {len(row["samples_of"]) for row in several if row["low"] is None}
+    counts = {len(row["samples_of"]) for row in several} - without
+    lines = [f"In (): the medians of {_range(without)} processes, from the smallest to the largest."] if without else []
+    return [*lines, *([f"An interval is that of the medians of {_range(counts)} processes."] if counts else [])]
+
+
+def _range(counts: set[int]) -> str:
+    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
 
 
 def read(folder: Path) -> list[Row]:

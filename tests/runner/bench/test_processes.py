@@ -22,22 +22,24 @@ Runs = list[Sequence[str]]
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runs]:
-    """Stands in for the processes: each writes a figure at its level. The one at `fails` ends with code 1."""
+    """Stands in for the processes: each writes a figure at its level. The one at `fails` has `code`; 0: Ctrl-C."""
 
-    def stand_in(fails: int | None = None, has_account: bool = False) -> Runs:
+    def stand_in(fails: int | None = None, has_account: bool = False, code: int = 1) -> Runs:
         done: Runs = []
 
         def run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
             done.append(words)
             at = len(done) - 1
-            if at == fails:
-                return subprocess.CompletedProcess(words, 1, "", "error: out of memory")
+            if at == fails and code:
+                return subprocess.CompletedProcess(words, code, "", "megakernel: a step: 20 us\nerror: out of memory\n")
             folder, level = Path(words[-1]), LEVELS[at]
             folder.mkdir()
             row = Figure("megakernel", "a step", "us", [level - 1, level, level + 2], 25.0).row()
             write_rows(folder / FILE, BENCH, [row], {})
             if has_account:
                 (folder / account.FILE).write_text(str(level))
+            if at == fails:
+                raise KeyboardInterrupt
             return subprocess.CompletedProcess(words, 0, "", "")
 
         monkeypatch.setattr(processes, "run_bound", run)
@@ -90,14 +92,36 @@ def test_what_was_measured_before_a_process_failed_is_kept(
     assert (usable_manifest(tmp_path) or {})["status"] == "failed"
 
 
-def test_two_results_of_three_processes_have_an_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for side, counts in (("one", []), ("three", [2, 2, 2])):
-        (tmp_path / side).mkdir()
-        row = Figure("ring", "a command", "ns", [10.0, 10.1, 11.0, 11.1, 10.5, 10.6], samples_of=counts).row()
-        write_rows(tmp_path / side / FILE, BENCH, [row], {})
-    for side, shown in (("one", "1.00x (0.90 to 1.11)"), ("three", "1.00x [0.90, 1.11]")):
-        assert main(["--compare", str(tmp_path / side), str(tmp_path / side)]) == 0
-        assert shown in capsys.readouterr().out
+def test_what_an_interrupted_process_measured_is_kept(runs: Callable[..., Runs], tmp_path: Path) -> None:
+    runs(fails=1, code=0)
+    with pytest.raises(KeyboardInterrupt):
+        main(["megakernel", "--processes", "3", "--device", "cpu", "--output", str(tmp_path)])
+    assert figures.read(tmp_path)[0]["samples_of"] == [3, 3]
+    assert (usable_manifest(tmp_path) or {})["status"] == "interrupted"
+
+
+def test_the_last_line_of_a_process_that_a_signal_ended_is_named_as_such(
+    runs: Callable[..., Runs], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs(fails=0, code=-9)
+    assert main(["megakernel", "--processes", "2", "--device", "cpu", "--output", str(tmp_path)]) == 1
+    line = "error: megakernel in process 1: ended by signal 9; its last line: error: out of memory\n"
+    assert capsys.readouterr().err.endswith(line)
+    assert not (tmp_path / FILE).exists(), "a file without figures"
+
+
+@pytest.mark.parametrize(
+    ("counts", "lines"),
+    [
+        ([1], []),
+        ([3, 1], ["In (): the medians of 3 processes, from the smallest to the largest."]),
+        ([3, 2], ["In (): the medians of 2 to 3 processes, from the smallest to the largest."]),
+        ([5], ["An interval is that of the medians of 5 processes."]),
+    ],
+)
+def test_a_legend_names_the_processes_that_its_rows_have(counts: Sequence[int], lines: Sequence[str]) -> None:
+    rows = [Figure("ring", "a", "ns", [1.0, 2.0] * count, samples_of=[2] * count).row() for count in counts]
+    assert figures.legend(rows) == lines
 
 
 def test_an_older_file_is_of_one_process(tmp_path: Path) -> None:
