@@ -6,10 +6,10 @@
 
 A cell is the time of a mode in a work (wall time, or the median latency of an open loop that kept up), or a figure of a
 benchmark. It is reproduced if the 95% interval of the factor between the two measurements includes 1. The interval
-rests on the spread between processes. From three processes a side on it is theirs. Below that, for a wall time, it is
-the one that `launchopt doctor` measured for gemv_micro: a calibration.json in either folder, of the same device and
-number of cores. No latency has that one, and no figure of a benchmark: Python around a launch call took from 0.6 to 1.8
-times as long in two single processes, where wall times of the same work agreed within 2%.
+rests on the spread between processes. From three processes and five values a side on it is theirs. Below that, for a
+wall time, it is the one that `launchopt doctor` measured for gemv_micro: a calibration.json in either folder, of the
+same device and number of cores. No latency has that one, and no figure of a benchmark: Python around a launch call took
+from 0.6 to 1.8 times as long in two single processes, where wall times of the same work agreed within 2%.
 
 Not judged, and named: a cell without an interval, one on another or an unknown machine, also one on a host with more
 cores of which it had a share, and the same measurement on both sides. An interval that includes 1 and reaches more than
@@ -37,6 +37,7 @@ from launchopt.analysis.tables.rows import by_process, problem_of
 from launchopt.analysis.verdict.calibration import Calibration, read_calibration
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import absent
+from launchopt.reading.parquet import NUMBER_MIN
 from launchopt.recording.manifest import LEFT_OUT, Manifest, device_name, fitted_manifest
 from launchopt.statistics.processes import ProcessNoise, separate
 from launchopt.statistics.shift import Factor
@@ -49,7 +50,7 @@ REFERENCE = Path(__file__).parents[1] / "outputs/reference"
 GOAL = 0.9
 WIDEST = 1.25  # factor up or down from the middle of an interval that can show that a cell is the same
 CALIBRATION, MANIFEST, SUMMARY = "calibration.json", "manifest.json", "summary.parquet"
-NO_FACTOR = "not all of its values are above 0"
+NO_FACTOR = "not all of its values are above 0"  # nor large enough to be measured ones
 MOST_REASONS = 3
 CHANGED = {"part", "runs", LEFT_OUT}  # keys of a manifest that reference.py and reference_kept.py write
 
@@ -195,7 +196,7 @@ def _of_bench(old: Path, new: Path, place: str) -> Iterator[Cell]:
 
 
 def _has_factor(values: Sequence[float | None]) -> bool:
-    return all(value is not None and 0 < value < math.inf for value in values)
+    return all(value is not None and NUMBER_MIN <= value < math.inf for value in values)
 
 
 def _report(found: Sequence[Cell], lacking: int) -> bool:
@@ -203,7 +204,7 @@ def _report(found: Sequence[Cell], lacking: int) -> bool:
     judged = [cell for cell in found if cell.is_judged]
     if not judged:
         reasons = {cell.about for cell in found if cell.why or cell.reach is not None}
-        reasons = reasons or {"no calibration.json, and fewer than 3 processes"}
+        reasons = reasons or {"no calibration.json for wall times, and fewer than 3 processes or 5 values a side"}
         first, more = sorted(reasons)[:MOST_REASONS], len(reasons) - MOST_REASONS
         also = f"; and {more} more reasons" if more > 0 else ""
         raise DataError("NEW and OLD", None, f"nothing to judge: {'; '.join(first)}{also}")

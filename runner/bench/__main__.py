@@ -3,7 +3,7 @@
     launchopt bench                         every part that this machine can measure
     launchopt bench ring batcher            some
     launchopt bench modes --processes 3     each figure in three processes, one after the other
-    launchopt bench --compare OLD NEW       two results, with the interval of the factor from 3 processes a side on
+    launchopt bench --compare OLD NEW       two results; from 3 processes a side on with the interval of the factor
 
 Prints a table and writes bench.parquet and manifest.json to outputs/bench/<time>. The part megakernel also prints the
 time of each op of a decode step and writes it to megakernel.parquet. The cpu device skips parts that need a GPU
@@ -19,7 +19,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from launchopt.analysis.tables.columns import NOTHING
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.messages import say
@@ -27,8 +26,6 @@ from launchopt.reading.ownership import MANIFEST, SWEEP, foreign
 from launchopt.recording import results
 from launchopt.recording.dataset import TABLES
 from launchopt.recording.environment import environment
-from launchopt.recording.manifest import device_name, usable_manifest
-from launchopt.statistics.processes import separate
 from runner.bench import (
     account,
     attention,
@@ -45,7 +42,8 @@ from runner.bench import (
     ring,
     tracing,
 )
-from runner.bench.figures import BENCH, FILE, HEADINGS, Figure, Suite, cells, groups, legend, quantity, read
+from runner.bench.comparison import compare
+from runner.bench.figures import BENCH, FILE, HEADINGS, Figure, Suite, cells, legend, quantity
 from runner.bench.processes import measured
 from runner.ending import end
 from runner.ending.signals import signals
@@ -59,9 +57,6 @@ SUITES = (
 )
 
 
-INTERVALS = "In []: the 95% interval, from 3 processes a side on; in (): the range over all pairs of samples."
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run or compare; return the exit code, which is 0 even if a goal is missed."""
     options = _parser().parsed(argv, needs_words=False)
@@ -70,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.compare:
-        _compare(*options.compare)
+        compare(*options.compare)
     else:
         _bench(options)
     return 0
@@ -83,7 +78,11 @@ def _parser() -> CommandParser:
         "--repeats", type=whole_number(1), metavar="N", default=5, help="samples of each figure a process (default 5)"
     )
     parser.add_argument(
-        "--processes", type=whole_number(1), metavar="N", default=1, help="processes that measure each (default 1)"
+        "--processes",
+        type=whole_number(1),
+        metavar="N",
+        default=1,
+        help="processes that measure each figure (default 1)",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the results")
@@ -96,6 +95,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     if unknown:
         why = explained("no such part", ", ".join(SUITES), nearest(unknown[0], SUITES))
         raise ConfigError("PART", unknown[0], why)
+    suites = list(dict.fromkeys(arguments.suites or SUITES))  # one that is named twice is measured once
     info, why = find_device(arguments.device, 0)
     folder = arguments.output or Path("outputs/bench") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     _require_free(folder)
@@ -104,10 +104,11 @@ def _bench(arguments: argparse.Namespace) -> None:
     about: dict[str, object] = {"started_utc": started, "device": info.as_dict(), "why": why}
     about |= {"repeats": arguments.repeats, "processes": arguments.processes}
     results.write_manifest(folder, about | {"status": "running", "environment": environment()})
-    (folder / account.FILE).unlink(missing_ok=True)  # a file of an earlier result
+    for name in (FILE, account.FILE):  # of an earlier result: this one may have no such file
+        (folder / name).unlink(missing_ok=True)
     status = "failed"
     try:
-        rows = _measure(arguments, info.kind, folder, about)
+        rows = _measure(suites, arguments, info.kind, folder, about)
         status = "ok"
     except KeyboardInterrupt:
         status = "interrupted"
@@ -115,6 +116,8 @@ def _bench(arguments: argparse.Namespace) -> None:
     finally:
         with signals.held():
             results.write_manifest(folder, about | {"status": status, "environment": environment()})
+    if lacking := [name for name in suites if all(row["suite"] != name for row in rows)]:
+        print(f"the {info.kind} device measures nothing of {', '.join(lacking)}", file=sys.stderr)
     console().print(_table(rows, info.name))
     if (folder / account.FILE).is_file():
         _print_account(folder)
@@ -128,13 +131,16 @@ def _require_free(folder: Path) -> None:
         raise ConfigError("--output", folder, f"holds {Path(kept).name}, which no benchmark wrote: name another folder")
 
 
-def _measure(arguments: argparse.Namespace, device: str, folder: Path, about: dict[str, object]) -> list[results.Row]:
+def _measure(
+    suites: Sequence[str], arguments: argparse.Namespace, device: str, folder: Path, about: dict[str, object]
+) -> list[results.Row]:
     """Return the row of each figure. What is measured is saved as it comes."""
-    suites, repeats, processes = arguments.suites or SUITES, arguments.repeats, arguments.processes
+    repeats, processes = arguments.repeats, arguments.processes
     rows: list[results.Row] = []
     if processes > 1:
         for rows in measured(suites, device, repeats, processes, folder):
-            results.write_rows(folder / FILE, BENCH, rows, about)
+            if rows:
+                results.write_rows(folder / FILE, BENCH, rows, about)
         return rows
     for name in suites:
         for figure in _suite(name, device, folder)(repeats):
@@ -184,22 +190,6 @@ def _print_account(folder: Path) -> None:
     for own in cases:
         out.print(drawn(account.OPS, account.op_cells(own), account.title(own)))
         out.print(account.clock_line(own), soft_wrap=True, markup=False)
-
-
-def _compare(old_folder: Path, new_folder: Path) -> None:
-    old, new = ({(row["suite"], row["case"]): row for row in read(folder)} for folder in (old_folder, new_folder))
-    machines = [device_name(usable_manifest(folder)) for folder in (old_folder, new_folder)]
-    if machines[0] != machines[1]:
-        raise ConfigError("--compare", str(new_folder), f"measured on {machines[1]}, the other on {machines[0]}")
-    rows = []
-    for key in [key for key in new if key in old]:
-        before, after = old[key], new[key]
-        above, below = (after, before) if after["higher_is_better"] else (before, after)
-        is_above_zero = min(above["samples"] + below["samples"]) > 0
-        ratio = str(separate(groups(above), groups(below)).interval) if is_above_zero else NOTHING
-        rows.append((*key, quantity(before["median"]), quantity(after["median"]), ratio))
-    headings = [Heading(each, is_text=True) for each in ("part", "what", "old", "new", "better by")]
-    console().print(FittedTable(headings, rows, f"{old_folder} -> {new_folder}, {machines[0]}. {INTERVALS}"))
 
 
 if __name__ == "__main__":

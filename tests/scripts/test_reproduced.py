@@ -31,10 +31,10 @@ def run(folder: Path, factor: float = 1.0, processes: int = 1, **machine: Any) -
     described(folder, **machine)
 
 
-def bench(folder: Path, factor: float = 1.0, processes: int = 3) -> None:
+def bench(folder: Path, factor: float = 1.0, processes: int = 3, repeats: int = len(WALLS)) -> None:
     folder.mkdir(parents=True)
-    samples = [wall * factor for wall in WALLS * processes]
-    figure = Figure("ring", "a command", "ns", samples, samples_of=processes * [len(WALLS)])
+    samples = [wall * factor for wall in WALLS[:repeats] * processes]
+    figure = Figure("ring", "a command", "ns", samples, samples_of=processes * [repeats])
     results.write_rows(folder / FILE, BENCH, [figure.row()], {})
     described(folder)
 
@@ -90,6 +90,14 @@ def test_figures_of_one_process_are_not_judged_by_the_noise_of_wall_times(
     code, out, _ = judged(place, capsys)
     assert code == 0
     assert "not judged: ring: a command: no interval between processes" in out
+
+
+def test_three_processes_of_one_value_have_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for side in ("old", "new"):
+        bench(tmp_path / side / "ring", repeats=1)
+    code, _, err = judged(tmp_path, capsys)
+    assert code == 2
+    assert "fewer than 3 processes or 5 values a side" in err
 
 
 def test_three_processes_a_side_need_no_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -220,11 +228,15 @@ def test_what_only_one_side_has_is_named(place: Path, capsys: pytest.CaptureFixt
     assert "not judged: 1 runs and benchmarks that only OLD has" in out
 
 
-def test_figures_without_a_factor_or_on_one_side_are_named(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("bad", [0.0, -1.0, 5e-324])
+def test_figures_without_a_factor_or_on_one_side_are_named(
+    bad: float, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(place / "new/a")
-    for side, first, second in (("old", [0.0, *WALLS[1:]], "gone"), ("new", [*WALLS], "added")):
+    for side, first, second in (("old", [bad, *WALLS[1:]], "gone"), ("new", [*WALLS], "added")):
         folder = place / side / "ring"
-        rows = [Figure("ring", case, "ns", samples).row() for case, samples in (("zero", first), (second, [*WALLS]))]
+        samples = {"zero": first, second: [*WALLS]}
+        rows = [Figure("ring", case, "ns", each, samples_of=[1, 2, 2]).row() for case, each in samples.items()]
         folder.mkdir()
         results.write_rows(folder / FILE, BENCH, rows, {})
         described(folder)
