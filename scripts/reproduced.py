@@ -13,7 +13,8 @@ from 0.6 to 1.8 times as long in two single processes, where wall times of the s
 
 Not judged, and named: a cell without an interval, one on another or an unknown machine, also one on a host with more
 cores of which it had a share, and the same measurement on both sides. An interval that includes 1 and reaches more than
-25% up or down is not judged either: it hides a change of that size. A loop that kept up on one side and was overloaded
+25% up or down is not judged either: it hides a change of that size; nor one without a width, as of a clock's ticks that
+are the same in all processes. A loop that kept up on one side and was overloaded
 on the other differs. The last line says how large a change the intervals hide.
 
 Exit code 0: at least 90% of the judged cells are reproduced. 1: fewer. 2: bad input, or nothing to judge.
@@ -72,7 +73,9 @@ class Cell(NamedTuple):
     @property
     def is_judged(self) -> bool:
         """Whether it is known to differ, or has an interval narrow enough to show that it is the same."""
-        return self.differs or (self.reach is not None and not (self.includes_one and self.reach > WIDEST))
+        if self.differs or self.reach is None:
+            return self.differs
+        return self.reach > 1 and not (self.includes_one and self.reach > WIDEST)
 
     @property
     def includes_one(self) -> bool:
@@ -86,6 +89,8 @@ class Cell(NamedTuple):
         if self.why or self.factor is None or self.reach is None:
             return self.why or "no interval between processes"
         found = self.factor.interval
+        if self.reach <= 1:
+            return "the values of all processes of a side are the same, so they show no spread"
         return f"the interval, {found.low:.2f}x to {found.high:.2f}x, hides a change of {self.reach - 1:.0%}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,21 @@ def described(folder: Path, name: str = H200, cores: int = 16, **more: Any) -> N
     (folder / "manifest.json").write_text(json.dumps(about | more))
 
 
+def walls_of(walls: Sequence[float], factor: float, processes: int) -> list[float]:
+    """Times of several processes, each a little slower than the one before."""
+    return [wall * factor * (1 + process / 1000) for process in range(processes) for wall in walls]
+
+
 def run(folder: Path, factor: float = 1.0, processes: int = 1, **machine: Any) -> None:
     """A run of one mode whose repeats take `factor` times as long."""
-    rows = repeats(*(wall * factor for wall in WALLS * processes), mode="batched")
+    rows = repeats(*walls_of(WALLS, factor, processes), mode="batched")
     write(folder, [row | {"process": index // len(WALLS)} for index, row in enumerate(rows)])
     described(folder, **machine)
 
 
 def bench(folder: Path, factor: float = 1.0, processes: int = 3, repeats: int = len(WALLS)) -> None:
     folder.mkdir(parents=True)
-    samples = [wall * factor for wall in WALLS[:repeats] * processes]
+    samples = walls_of(WALLS[:repeats], factor, processes)
     figure = Figure("ring", "a command", "ns", samples, samples_of=processes * [repeats])
     results.write_rows(folder / FILE, BENCH, [figure.row()], {})
     described(folder)
@@ -98,6 +104,19 @@ def test_three_processes_of_one_value_have_no_interval(tmp_path: Path, capsys: p
     code, _, err = judged(tmp_path, capsys)
     assert code == 2
     assert "fewer than 3 processes or 5 values a side" in err
+
+
+def test_processes_that_agree_to_the_tick_show_no_spread(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(place / "new/a")
+    for side, ticks in (("old", 170.0), ("new", 171.0)):
+        folder = place / side / "ring"
+        folder.mkdir()
+        figure = Figure("ring", "there and back", "ns", 6 * [ticks], samples_of=3 * [2])
+        results.write_rows(folder / FILE, BENCH, [figure.row()], {})
+        described(folder)
+    code, out, _ = judged(place, capsys)
+    assert code == 0
+    assert "not judged: ring: there and back: the values of all processes of a side are the same" in out
 
 
 def test_three_processes_a_side_need_no_calibration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
