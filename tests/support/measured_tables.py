@@ -109,6 +109,12 @@ def spreads(folder: str, case: str) -> tuple[float, float]:
     return within, (max(middles) - min(middles)) / median(middles)
 
 
+def slowest_process(folder: str, case: str) -> float:
+    """The median of the slowest process over that of all."""
+    (row,) = (each for each in figures.read(REFERENCE / folder) if each["case"] == case)
+    return float(max(map(median, figures.groups(row))) / row["median"])
+
+
 def attention_us(caches: str) -> list[float]:
     """The times of a launch of attention, from 1 request to 64."""
     cases = (f"{n} request{'s'[: n > 1]} of 4,096 tokens, {caches}: a launch" for n in (1, 4, 16, 64))
@@ -197,8 +203,8 @@ GUIDE_CLAIMS: list[Claim] = [  # the same for README and docs
         "docs/architecture.md",
         "The repeats of one process can agree with each other, and differ from those of the next one",
         lambda: (
-            spreads("cpu/bench/recorder", "noting one launch of 1")[0] * 3
-            < spreads("cpu/bench/recorder", "noting one launch of 1")[1]
+            spreads("cpu/bench/ring", "one record there and back, p50")[0] * 3
+            < spreads("cpu/bench/ring", "one record there and back, p50")[1]
         ),
     ),
     (
