@@ -59,12 +59,19 @@ SUITES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run or compare; return the exit code, which is 0 even if a goal is missed."""
-    options = _parser().parsed(argv, needs_words=False)
-    return exit_code(lambda: _run(options))
+    parser = _parser()
+    options = parser.parsed(argv, needs_words=False)
+    names = ("suites", "repeats", "processes", "device", "output")
+    given = [name for name in names if (getattr(options, name) or None) != parser.get_default(name)]
+    return exit_code(lambda: _run(options, given))
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace, given: Sequence[str]) -> int:
+    """Run or compare. given: the options of a measurement that are not at their default."""
     if options.compare:
+        if given:
+            other = "PART" if given[0] == "suites" else f"--{given[0]}"
+            raise ConfigError("--compare", " ".join(map(str, options.compare)), f"measures nothing: leave out {other}")
         compare(*options.compare)
     else:
         _bench(options)

@@ -34,3 +34,14 @@ def test_figures_of_an_earlier_result_do_not_stay(
     assert main(words) == 0
     assert [each.name for each in tmp_path.iterdir()] == ["manifest.json"]
     assert capsys.readouterr().err.endswith("the cpu device measures nothing of attention\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"), [("posting", "PART"), ("--processes 3", "--processes"), ("--output DIR", "--output")]
+)
+def test_a_comparison_takes_no_option_of_a_measurement(
+    words: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--compare", str(tmp_path), str(tmp_path)]) == 2
+    said = capsys.readouterr().err.splitlines()[0]
+    assert said == f"error: --compare={tmp_path} {tmp_path}: measures nothing: leave out {named}"
