@@ -8,8 +8,8 @@ A cell is the time of a mode in a work (wall time, or the median latency of an o
 benchmark. It is reproduced if the 95% interval of the factor between the two measurements includes 1. The interval
 rests on the spread between processes. From three processes and five values a side on it is theirs. Below that, for a
 wall time, it is the one that `launchopt doctor` measured for gemv_micro: a calibration.json in either folder, of the
-same device and number of cores. No latency has that one, and no figure of a benchmark: Python around a launch call took
-from 0.6 to 1.8 times as long in two single processes, where wall times of the same work agreed within 2%.
+same device and number of cores. No latency has that one, and no figure of a benchmark: their noise is not that of wall
+times.
 
 Not judged, and named: a cell without an interval, one on another or an unknown machine, also one on a host with more
 cores of which it had a share, and the same measurement on both sides. An interval that includes 1 and reaches more than
@@ -43,6 +43,7 @@ from launchopt.recording.manifest import LEFT_OUT, Manifest, device_name, fitted
 from launchopt.statistics.processes import ProcessNoise, separate
 from launchopt.statistics.shift import Factor
 from runner.bench import figures
+from runner.bench.comparison import by_key
 from runner.compare import read_side
 from runner.reading import CommandParser, exit_code
 from scripts.reference_kept import require_readable
@@ -186,10 +187,7 @@ def _of_arm(one: Arm, other: Arm, name: str, noise: ProcessNoise | None) -> Cell
 
 
 def _of_bench(old: Path, new: Path, place: str) -> Iterator[Cell]:
-    ours, theirs = (
-        {(row["suite"], row["case"], row["unit"]): figures.groups(row) for row in figures.read(each)}
-        for each in (old, new)
-    )
+    ours, theirs = ({key: figures.groups(row) for key, row in by_key(each).items()} for each in (old, new))
     for key in dict.fromkeys((*ours, *theirs)):
         before, after, name = ours.get(key), theirs.get(key), f"{place}: {key[1]}"
         if before is None or after is None:

@@ -120,18 +120,23 @@ def arrivals(row: Row) -> str:
 
 def rate(per_s: float) -> str:
     """Return a rate to four significant digits: `2.5/s`, `1,000/s`."""
-    return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{digits(per_s, 4)}/s"
+    return f"{digits(per_s, 4)}/s"
 
 
-def digits(value: float, most: int = 6, separator: str = "") -> str:
-    """Return a number in up to `most` digits; a larger one with all before its point: `0.25`, `1,000,000`."""
-    return f"{value:{separator}.{most}g}" if abs(value) < 10**most - 0.5 else f"{value:,.0f}"
+def digits(value: float, most: int = 6, separator: str = ",") -> str:
+    """Return a number in up to `most` digits; a larger one with all before its point: `0.25`, `1,234,567`."""
+    return f"{value:{separator}.{most}g}" if abs(value) < 10**most - 0.5 else f"{value:{separator}.0f}"
+
+
+def timeout(us: float) -> str:
+    """Return a timeout as its setting has it: `2000`."""
+    return digits(us, separator="")
 
 
 def batching(row: Row) -> list[str]:
     """Return the batching, as far as it is known: `max_batch 64` and `timeout 150 us`."""
     known = [] if row["max_batch"] is None else [f"max_batch {row['max_batch']}"]
-    return known if row["timeout_us"] is None else [*known, f"timeout {digits(row['timeout_us'])} us"]
+    return known if row["timeout_us"] is None else [*known, f"timeout {timeout(row['timeout_us'])} us"]
 
 
 def counted(number: int, noun: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from launchopt.analysis.stream_rows import counted, digits
+from launchopt.analysis.stream_rows import counted, digits, timeout
 from launchopt.analysis.submits import submit_ms, submits
 from launchopt.analysis.tables.columns import number, three_digits
 from launchopt.analysis.verdict.bound import Bound
@@ -86,7 +86,8 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
 
 def _do(found: Found, others: str) -> str:
     batching, limit = found.batching, found.question.limit
-    text = f"mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:.15g}"
+    text = f"mode={found.best} batching.max_batch={batching.max_batch}"
+    text += f" batching.timeout_us={timeout(batching.timeout_us)}"
     text = (
         f"do: {text}"
         if _is_proven(found)

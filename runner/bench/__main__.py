@@ -141,7 +141,7 @@ def _require_free(folder: Path) -> None:
 def _measure(
     suites: Sequence[str], arguments: argparse.Namespace, device: str, folder: Path, about: dict[str, object]
 ) -> list[results.Row]:
-    """Return the row of each figure. What is measured is saved as it comes."""
+    """Return the row of each figure. Each is saved as soon as it is measured."""
     repeats, processes = arguments.repeats, arguments.processes
     rows: list[results.Row] = []
     if processes > 1:

@@ -1,4 +1,6 @@
-"""Two results of `launchopt bench`, figure by figure. In: their folders. Out: a table, and what one side has alone.
+"""Two results of `launchopt bench`, figure by figure.
+
+In: their folders. Out: a table of the figures that both have, and a line for each that only one has.
 
 A figure is its part, its case and its unit. The interval of a factor rests on the spread between processes, so it needs
 FEWEST_PROCESSES a side, and FEWEST_REPEATS samples. Otherwise the range over all pairs of samples stands in its place.
@@ -31,7 +33,7 @@ _Key = tuple[str, str, str]
 
 def compare(old_folder: Path, new_folder: Path) -> None:
     """Print the figures that both results have. ConfigError: of two machines. DataError: there is no such figure."""
-    old, new = (_by_key(folder) for folder in (old_folder, new_folder))
+    old, new = (by_key(folder) for folder in (old_folder, new_folder))
     manifests = [usable_manifest(folder) or {} for folder in (old_folder, new_folder)]
     machines = list(map(device_name, manifests))
     if machines[0] != machines[1]:
@@ -50,7 +52,8 @@ def compare(old_folder: Path, new_folder: Path) -> None:
             _say(f"only in {side}: {line}")
 
 
-def _by_key(folder: Path) -> dict[_Key, Row]:
+def by_key(folder: Path) -> dict[_Key, Row]:
+    """Return the rows of a result by part, case and unit."""
     return {(row["suite"], row["case"], row["unit"]): row for row in read(folder)}
 
 

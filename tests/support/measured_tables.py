@@ -122,7 +122,7 @@ def attention_us(caches: str) -> list[float]:
 
 
 def picture_base() -> bool:
-    """Whether the README's picture names `engine` and an H200 as what its bars are over."""
+    """Whether the README's picture shows speed-ups over `engine`, measured on an H200."""
     text = (REFERENCE / "readme/decode.svg").read_text(encoding="utf-8")
     return "Speed-up over engine, NVIDIA H200" in text and "wall time of baseline" not in text
 

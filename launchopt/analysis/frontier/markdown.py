@@ -16,6 +16,7 @@ from launchopt.analysis.stream_rows import (
     rate,
     stream_subtitle,
     stream_title,
+    timeout,
 )
 from launchopt.analysis.tables.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
 from launchopt.analysis.tables.markdown import body, escaped
@@ -76,7 +77,7 @@ def frontier_grid(frontier: Frontier, kind: str) -> tuple[Sequence[Column[Point]
         Column("arrivals", lambda point: arrivals(frontier.stream), COMPACT, is_text=True),
         Column("mode", lambda point: point.mode, ALL, is_text=True),
         Column("max_batch", lambda point: count(point.max_batch), ALL),
-        Column("timeout us", lambda p: NOTHING if p.timeout_us is None else digits(p.timeout_us), ALL),
+        Column("timeout us", lambda p: NOTHING if p.timeout_us is None else timeout(p.timeout_us), ALL),
         Column("repeats", lambda point: str(point.repeats), FULL),
         Column(rate, lambda p: _bounded(count, p.throughput_per_s, p.throughput_bounds), FULL | COMPACT),
         Column(rate, lambda point: count(point.throughput_per_s), TERMINAL),
@@ -109,10 +110,10 @@ def frontier_answer(frontier: Frontier) -> list[str]:
     answers = []
     if frontier.recommended is not None and slo is not None:
         found = _described(frontier, frontier.recommended)
-        answers.append(f"Recommended for a p99 of at most {digits(slo, separator=',')} us: {found}.")
+        answers.append(f"Recommended for a p99 of at most {digits(slo)} us: {found}.")
     elif slo is not None:
         closest = f"Closest: {_described(frontier, frontier.closest)}." if frontier.closest else _why_none(frontier)
-        answers.append(f"No point meets {digits(slo, separator=',')} us. {closest}")
+        answers.append(f"No point meets {digits(slo)} us. {closest}")
     failed = sum(point.problem is not None for point in frontier.points)
     overloaded = sum(point.overloaded for point in frontier.points if point.problem is None)
     once = sum(point.repeats == 1 for point in frontier.frontier)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import altair as alt
 
 from launchopt.analysis.frontier.points import Frontier, Point
-from launchopt.analysis.stream_rows import arrivals, digits, disorder, number_types
+from launchopt.analysis.stream_rows import arrivals, digits, disorder, number_types, timeout
 from launchopt.analysis.tables.labels import FONT_SIZE, Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.legend import DOT, STAR, Entry, legend
 from launchopt.analysis.tables.speedup_plot import INK, Chart, Panel, is_log, on_card, ticks
@@ -84,8 +84,8 @@ def _named(point: Point) -> str:
 
 
 def _mark(point: Point) -> str:
-    timeout = "—" if point.timeout_us is None else digits(point.timeout_us)
-    return f"{'—' if point.max_batch is None else point.max_batch}/{timeout}"
+    waited = "—" if point.timeout_us is None else timeout(point.timeout_us)
+    return f"{'—' if point.max_batch is None else point.max_batch}/{waited}"
 
 
 class _Unit(NamedTuple):
@@ -265,7 +265,7 @@ def _entries(frontiers: Sequence[Frontier], colours: Mapping[str, str]) -> list[
     entries.append(Entry("line", "frontier", INK, INK))
     objectives = [frontier.slo_p99_us for frontier in frontiers if frontier.slo_p99_us is not None]
     if objectives:
-        entries.append(Entry("dashes", f"objective: p99 of {digits(objectives[0], separator=',')} us", INK, INK))
+        entries.append(Entry("dashes", f"objective: p99 of {digits(objectives[0])} us", INK, INK))
     seen = {r for f in frontiers for p in f.measured for r, share in (p.flush_shares or {}).items() if share}
     entries += [Entry("patch", f"flush: {name}", each, each) for name, each in _REASON_COLOURS.items() if name in seen]
     return entries

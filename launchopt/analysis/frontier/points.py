@@ -25,11 +25,11 @@ from typing import Any, NamedTuple
 
 from launchopt.analysis.stream_rows import (
     STREAM,
-    digits,
     disorder,
     grouped,
     sortable,
     stream_order,
+    timeout,
     without_copies,
 )
 from launchopt.analysis.tables.rows import by_process, problem_of
@@ -109,8 +109,8 @@ class Point:
     @property
     def batching(self) -> str:
         """Bucket size and timeout as text: `64 / 150 us`."""
-        timeout = "—" if self.timeout_us is None else f"{digits(self.timeout_us)} us"
-        return f"{'—' if self.max_batch is None else self.max_batch} / {timeout}"
+        waited = "—" if self.timeout_us is None else f"{timeout(self.timeout_us)} us"
+        return f"{'—' if self.max_batch is None else self.max_batch} / {waited}"
 
     def beats(self, other: Point) -> bool:
         """Return whether it is at least as good in throughput and p99, and better in one. Both must be valid."""

@@ -90,11 +90,11 @@ def overheads_markdown(rows: Sequence[Row], timing_of: Mapping[str, str], agreem
 
 
 def _beside(value: float, ratio: float | None) -> str:
-    return digits(value, 4, ",") + ("" if ratio is None else f" ({ratio:.2f}x)")
+    return digits(value, 4) + ("" if ratio is None else f" ({ratio:.2f}x)")
 
 
 def _agreement(row: Row) -> list[str]:
     difference = row["ours"] / row["theirs"] - 1 if row["theirs"] else 0.0
     allowed = f"{row['limit']:.0%}" if row["limit"] else "none"
-    figures = [digits(row[name], 6, ",") if row[name] % 1 else f"{row[name]:,.0f}" for name in ("theirs", "ours")]
+    figures = [digits(row[name]) if row[name] % 1 else f"{row[name]:,.0f}" for name in ("theirs", "ours")]
     return [row["what"], row["by"], *figures, f"{difference:+.3%}", allowed, "yes" if row["agrees"] else "NO"]

@@ -170,7 +170,7 @@ def _only_traced(title: str, subtitle: str, lines: list[Line]) -> Diagnosis:
     shown = []
     for line in lines:
         counts = [("kernels", line.median("kernels"), ""), ("GPU busy", line.median("gpu_busy_ms"), " ms")]
-        facts = [f"{name}: {digits(value, separator=',')}{unit}" for name, value, unit in counts if value is not None]
+        facts = [f"{name}: {digits(value)}{unit}" for name, value, unit in counts if value is not None]
         shown.append(DiagnosedLine(line["mode"], None, None, None, None, None, Bound.NO_VERDICT.value, facts))
     words = "No verdict: only traced runs of this work, and a tracer's times are no headline times. Run it untraced."
     return Diagnosis(title, subtitle, words, shown, None, [])

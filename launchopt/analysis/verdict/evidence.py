@@ -6,7 +6,7 @@ In: a `strategies.StrategyLine` and its `roofline.Prediction`. Out: `bound.Share
 from __future__ import annotations
 
 from launchopt.analysis.metric import has_kept_up, is_overloaded
-from launchopt.analysis.stream_rows import digits
+from launchopt.analysis.stream_rows import digits, timeout
 from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.columns import count, number
@@ -171,7 +171,7 @@ def _queues(line: Line) -> list[str]:
     if batches and sum(late.values()) >= NOTABLE * batches:
         spelled = " and ".join(f"{count(flushes)} at {name}" for name, flushes in late.items() if flushes)
         facts.append(
-            f"of {count(batches)} batches {spelled} were flushed, not full; timeout {digits(line['timeout_us'])} us"
+            f"of {count(batches)} batches {spelled} were flushed, not full; timeout {timeout(line['timeout_us'])} us"
         )
     if line["arrival"] != "closed":
         facts += _pace(line)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.metric import LATENCY
-from launchopt.analysis.stream_rows import digits, is_independent
+from launchopt.analysis.stream_rows import digits, is_independent, timeout
 from launchopt.analysis.tables.columns import count, number, speedup
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
@@ -104,7 +104,7 @@ def _lacks_repeats(lines: Sequence[Judged]) -> bool:
 
 def times(ratio: float) -> str:
     """Return a factor to three digits: `1.23x`, `1,234x`."""
-    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
+    return f"{digits(ratio, 3)}x"
 
 
 def _wall_ms(judged: Judged) -> float:
@@ -170,7 +170,7 @@ def _reason(judged: Judged) -> str:
             return f"the open loop kept up, so that its {wall} is how long the requests took to come{share}"
         case Bound.QUEUE, _:
             part = f"{100 * shares.waited:.0f}% of its {wall}"
-            return f"batches waited for their deadline of {digits(line['timeout_us'])} us, in all for up to {part}"
+            return f"batches waited for their deadline of {timeout(line['timeout_us'])} us, in all for up to {part}"
         case Bound.COMMAND, _:
             faster = times(1 / (1 - (shares.saved or 0.0)))
             together = "the cost is per command (launch, queue and Python together)"

@@ -151,7 +151,7 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
     if frontier.slo_p99_us is not None:
         limit = alt.Chart(alt.InlineData(values=[{"slo": frontier.slo_p99_us}])).mark_rule(strokeDash=[6, 4])
         layers.append(limit.encode(y="slo:Q"))
-        note = f"Dashed: the objective, p99 of {digits(frontier.slo_p99_us, separator=',')} us."
+        note = f"Dashed: the objective, p99 of {digits(frontier.slo_p99_us)} us."
     return finished(FRONTIER_TITLE, note, alt.layer(*layers), int(_PLOT.top), reading=FRONTIER_READING, is_wide=True)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import altair as alt
 
-from launchopt.analysis.stream_rows import counted, digits
-from launchopt.analysis.tables.columns import speedup
+from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.tables.columns import speedup, three_digits
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.speedup_plot import bases_of, label_space, metrics_of, ticks
 from launchopt.analysis.tables.strategies import StrategyTable
@@ -68,7 +68,7 @@ def _shared_rows(known: Sequence[tuple[Glance, Line]], note: str) -> Figure:
     rows = []
     for group, members in groups.items():
         gains = sorted(_speedup(line).value for _, line in members)
-        span = " to ".join(f"{digits(gain, 3)}x" for gain in dict.fromkeys((gains[0], gains[-1])))
+        span = " to ".join(f"{three_digits(gain)}x" for gain in dict.fromkeys((gains[0], gains[-1])))
         text = f"{group}: {span}, {counted(len(members), 'stream')}"
         rows += [_datum(text, name, line, group) for name, line in members]
     note = f"A mark is one stream of commands; the table \u201cAt a glance\u201d has its number. {note}"

@@ -1,4 +1,4 @@
-"""launchopt bench --compare: what two results share, with an interval where it is justified, and what one has alone."""
+"""launchopt bench --compare shows the figures that two results share, and names those that only one has."""
 
 from __future__ import annotations
 
