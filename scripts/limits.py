@@ -37,7 +37,7 @@ from support.processes.own_mounts import own_mounts
 from support.processes.own_process import environ_of, without_progress
 
 from launchopt.devices.cpu.info import cpu_info
-from launchopt.errors import DataError, printable
+from launchopt.errors import DataError, last_line, printable
 from launchopt.files import save_json
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import SCHEMA_VERSION
@@ -135,7 +135,7 @@ def tried(limit: Limit, command: str, folder: Path) -> Row:
         seconds = round(time.monotonic() - began_s, 2)
         errors.seek(0)
         text = without_progress(errors.read())
-    last = printable((text.strip().splitlines() or [""])[-1].replace(str(folder), "FOLDER"))[:LINE_CHARACTERS]
+    last = printable(last_line(text).replace(str(folder), "FOLDER"))[:LINE_CHARACTERS]
     return Row(limit.name, limit.value, command, _ended(code), last, seconds, bool(re.search("Traceback", text)))
 
 

@@ -37,7 +37,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.devices import find_device
-from launchopt.errors import ConfigError, explained, nearest
+from launchopt.errors import ConfigError, explained, last_line, nearest
 from launchopt.files import JsonObject, absent, read_json, reason, save_json
 from launchopt.recording.environment import environment
 from runner.ending import end
@@ -47,7 +47,7 @@ from scripts.reference_check import check
 from scripts.reference_machine import Place, machine, name_of, place_for, places, shortage
 from scripts.reference_part import Part, words_of
 from scripts.reference_parts import PARTS, TRACES
-from scripts.reference_running import Running, last_line
+from scripts.reference_running import Running
 from scripts.reference_states import DONE, begin, check_folders, held, save_state, state_of
 
 ROOT = Path(__file__).parents[1]

@@ -15,7 +15,6 @@ from scripts.reference_machine import Place
 ROOT = Path(__file__).parents[1]
 GRACE_S = 20  # after an interrupt a run ends its repeat and saves it
 NOT_STARTED = 127  # as of a shell
-EMPTY_REPORT = "Error in sys.excepthook:", "Original exception was:"
 
 
 class Running:
@@ -87,8 +86,3 @@ def _end(process: subprocess.Popen[str], number: int) -> None:
 def _signal(process: subprocess.Popen[str], number: int) -> None:
     if process.poll() is None:
         os.killpg(process.pid, number)
-
-
-def last_line(text: str) -> str:
-    """Return the last line that tells something: Python prints others as it ends behind a fault of the GPU."""
-    return next((line for line in reversed(text.splitlines()) if line.strip() and line not in EMPTY_REPORT), "")

@@ -64,21 +64,20 @@ def cells(row: Row) -> list[str]:
     return [row["suite"], row["case"], quantity(row["median"]), interval, row["unit"], goal, met]
 
 
-HEADINGS = {"part": "---", "what": "---", "median": "---:", "95% interval": "---:", "unit": "---", "goal": "---:"}
+HEADINGS = {"part": "---", "what": "---", "median": "---:", "interval": "---:", "unit": "---", "goal": "---:"}
 HEADINGS |= {"met": "---"}
 
 
 def legend(rows: Sequence[Row]) -> list[str]:
-    """Return what a table of rows has to say of the intervals of several processes: sentences, or nothing."""
-    several = [row for row in rows if len(row["samples_of"]) > 1]
-    without = {len(row["samples_of"]) for row in several if row["low"] is None}
-    counts = {len(row["samples_of"]) for row in several} - without
-    lines = [f"In (): the medians of {_range(without)} processes, from the smallest to the largest."] if without else []
-    return [*lines, *([f"An interval is that of the medians of {_range(counts)} processes."] if counts else [])]
+    """Return the sentences that explain the column `interval` of these rows."""
+    spans = {_of(len(row["samples_of"])) for row in rows if row["low"] is None and len(row["samples"]) > 1}
+    intervals = {_of(len(row["samples_of"])) for row in rows if row["low"] is not None}
+    lines = [f"In (): from the smallest to the largest of {each}." for each in sorted(spans)]
+    return [*lines, *(f"Interval: 95% (94% at five values), of the median, from {each}." for each in sorted(intervals))]
 
 
-def _range(counts: set[int]) -> str:
-    return str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+def _of(processes: int) -> str:
+    return "the repeats" if processes == 1 else f"the medians of {processes} processes"
 
 
 def read(folder: Path) -> list[Row]:

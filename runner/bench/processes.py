@@ -2,8 +2,8 @@
 
     for rows in measured(["ring", "modes"], device="cuda", repeats=5, processes=3, folder=folder): ...
 
-Samples of one process are alike and say little of the next one: memory lies elsewhere, and other work on the host's
-cores comes and goes within seconds. So every process measures each part in turn, one after the other.
+Samples of one process are alike and say little of the next one. So the parts are measured in turn, each in a new
+process, and that as often as `processes` says.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchopt.errors import RunError
+from launchopt.errors import RunError, last_line
 from launchopt.recording.results import Row
 from launchopt.scratch import scratch
 from runner.bench import account
@@ -59,7 +59,7 @@ def _run(words: Sequence[str], process: int, suite: str) -> None:
     if done.returncode:
         is_signal = done.returncode < 0
         how = f"ended by signal {-done.returncode}; its last line" if is_signal else f"exit code {done.returncode}"
-        said = (done.stderr.splitlines() or ["none"])[-1][-_MOST_SHOWN:]
+        said = (last_line(done.stderr) or "none")[-_MOST_SHOWN:]
         raise RunError(f"{suite} in process {process + 1}: {how}: {said}")
 
 

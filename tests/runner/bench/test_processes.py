@@ -16,6 +16,12 @@ from runner.bench import account, figures, processes
 from runner.bench.__main__ import main
 from runner.bench.figures import BENCH, FILE, Figure
 
+FAILED = """megakernel: a step: 20 us
+error: out of memory
+Error in sys.excepthook:
+
+Original exception was:
+"""  # as Python ends behind a fault of the GPU
 LEVELS = (10.0, 30.0, 20.0)  # of three processes
 Runs = list[Sequence[str]]
 
@@ -31,7 +37,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Runs]:
             done.append(words)
             at = len(done) - 1
             if at == fails and code:
-                return subprocess.CompletedProcess(words, code, "", "megakernel: a step: 20 us\nerror: out of memory\n")
+                return subprocess.CompletedProcess(words, code, "", FAILED)
             folder, level = Path(words[-1]), LEVELS[at]
             folder.mkdir()
             row = Figure("megakernel", "a step", "us", [level - 1, level, level + 2], 25.0).row()
@@ -73,7 +79,7 @@ def test_the_range_is_that_of_the_medians_of_processes(
     assert (row["low"], row["high"]) == (None, None), "three medians have no interval"
     assert list(map(sorted, figures.groups(row))) == [[level - 1, level, level + 2] for level in LEVELS]
     assert figures.cells(row)[3] == "(10 to 30)"
-    assert "In (): the medians of 3 processes" in figures.markdown(tmp_path)
+    assert "In (): from the smallest to the largest of the medians of 3 processes." in figures.markdown(tmp_path)
 
 
 def test_the_account_of_the_megakernel_is_that_of_the_first_process(runs: Callable[..., Runs], tmp_path: Path) -> None:
@@ -113,10 +119,15 @@ def test_the_last_line_of_a_process_that_a_signal_ended_is_named_as_such(
 @pytest.mark.parametrize(
     ("counts", "lines"),
     [
-        ([1], []),
-        ([3, 1], ["In (): the medians of 3 processes, from the smallest to the largest."]),
-        ([3, 2], ["In (): the medians of 2 to 3 processes, from the smallest to the largest."]),
-        ([5], ["An interval is that of the medians of 5 processes."]),
+        ([1], ["In (): from the smallest to the largest of the repeats."]),
+        (
+            [3, 1],
+            [
+                f"In (): from the smallest to the largest of {each}."
+                for each in ("the medians of 3 processes", "the repeats")
+            ],
+        ),
+        ([5], ["Interval: 95% (94% at five values), of the median, from the medians of 5 processes."]),
     ],
 )
 def test_a_legend_names_the_processes_that_its_rows_have(counts: Sequence[int], lines: Sequence[str]) -> None:
