@@ -75,8 +75,8 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
     ),
     (
         "RESULTS.md",
-        "` `, or 4: on as many GPUs of one host, each part with an equal share of the cores",
-        lambda: measured.shared_cores() == {(2, 0.5), (4, 0.25)},
+        "` `: on as many GPUs of one host, each part with an equal share of the cores",
+        lambda: measured.shared_cores() == {(2, 0.5)},
     ),
     (
         "RESULTS.md",
@@ -123,9 +123,9 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
     ),
     (
         "RESULTS.md",
-        "The CPU time of ` ` is 2 to 4% above that of a bare loop",
+        "The CPU time of ` ` is 3% above that of a bare loop",
         lambda: (
-            [f"{each(measured.cases('gpu/bench/dispatch', 'ratio')):.2f}" for each in (min, max)] == ["1.02", "1.04"]
+            [f"{each(measured.cases('gpu/bench/dispatch', 'ratio')):.2f}" for each in (min, max)] == ["1.03", "1.03"]
         ),
     ),
     (
@@ -146,14 +146,9 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
     ),
     (
         "RESULTS.md",
-        "Four modes miss the goal for the Python around a launch call with 64 commands of gemv_256 a launch. "
-        "Three miss it in decode",
-        lambda: [measured.missed_goals("gpu/bench/modes", work) for work in ("(gemv_256", "(decode", "")] == [4, 3, 7],
-    ),
-    (
-        "RESULTS.md",
-        "` ` misses its goal on the machine with the GPU",
-        lambda: measured.missed_goals("gpu/bench/pipeline", "--help") == 1,
+        "Three modes miss the goal for the Python around a launch call with 64 commands of gemv_256 a launch. "
+        "Six miss it in decode",
+        lambda: [measured.missed_goals("gpu/bench/modes", work) for work in ("(gemv_256", "(decode", "")] == [3, 6, 9],
     ),
     (
         "RESULTS.md",
