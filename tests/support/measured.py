@@ -91,12 +91,6 @@ def cases(folder: str, part: str) -> list[float]:
     return [float(row["median"]) for row in figures.read(REFERENCE / folder) if part in row["case"]]
 
 
-def slowest_of_bulk() -> list[float]:
-    """The rate of the slowest process over the median, of each capacity of the ring."""
-    rows = [row for row in figures.read(REFERENCE / "cpu/bench/ring") if "bulk" in row["case"]]
-    return [min(map(median, figures.groups(row))) / row["median"] for row in rows]
-
-
 def goals_met(folder: str) -> dict[str, bool]:
     """Whether each case of a benchmark that has a goal meets it."""
     rows = figures.read(REFERENCE / folder)
