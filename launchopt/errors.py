@@ -24,7 +24,7 @@ JsonValue: TypeAlias = Any  # what `json` reads and writes
 MOST_BITS = 4096  # of a whole number that is shown; Python refuses to write one of over 4,300 digits
 MOST_DEPTH = 8  # of lists within lists in a message, and in a setting
 LIKELY = 3  # maximum of names that a message proposes
-_EMPTY_REPORTS = "Error in sys.excepthook:", "Original exception was:"
+_HEADINGS = "Error in sys.excepthook:", "Original exception was:"
 
 
 class LaunchoptError(Exception):
@@ -150,8 +150,8 @@ def one_line(text: object, most: int | None = None) -> str:
 
 
 def last_line(text: str) -> str:
-    """Return the last line of a process's errors that tells something; Python adds empty reports to a GPU fault's."""
-    return next((line for line in reversed(text.splitlines()) if line.strip() and line not in _EMPTY_REPORTS), "")
+    """Return the last line of standard error that tells something: behind a GPU fault Python adds two headings."""
+    return next((line for line in reversed(text.splitlines()) if line.strip() and line not in _HEADINGS), "")
 
 
 def printable(text: str) -> str:

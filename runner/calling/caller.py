@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, TypeVar
 
-from launchopt.errors import Interrupted, LaunchoptError, RunError, one_line
+from launchopt.errors import Interrupted, LaunchoptError, RunError, last_line, one_line
 from launchopt.files import reason
 from runner.calling.child import STOPPING, Ended
 from runner.ending.signals import Stopped, how_stopped
@@ -49,21 +49,20 @@ class Screen:
 
     def __init__(self, source: IO[bytes], is_quiet: bool) -> None:
         self.source = source
-        self._line, self._begun = "", ""  # the last whole line that is not empty, and what came of the next one
+        self._line, self._begun = "", ""  # the last whole line that tells something, and what came of the next one
         self._is_quiet, self._decoder = is_quiet, codecs.getincrementaldecoder("utf-8")("replace")
 
     @property
     def last(self) -> str:
-        """The last line so far that is not empty."""
-        found = self._begun if self._begun.strip() else self._line
-        return found.splitlines()[-1] if found else ""
+        """The last line so far that tells something."""
+        return last_line(self._begun) or self._line
 
     def read(self) -> bool:
         """Show what can be read without waiting. Return whether there may be more later."""
         found = os.read(self.source.fileno(), READ_BYTES)
         text = self._decoder.decode(found, final=not found)
         *whole, self._begun = (self._begun + text).split("\n")
-        self._line = next((line for line in reversed(whole) if line.strip()), self._line)
+        self._line = last_line("\n".join(whole)) or self._line
         if not self._is_quiet:
             show(text)
         return bool(found)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import DictConfig, read_write
 
-from launchopt.errors import ConfigError, one_line
+from launchopt.errors import ConfigError, last_line, one_line
 
 MOST_TEXT = 200  # characters of an error of a launcher
 
@@ -111,14 +111,14 @@ class Submitit(Package):
             try:
                 return whole(job)
             except Exception as error:
-                return [failed(_last_line(error))]
+                return [failed(_said(error))]
 
         with replaced(kind, results=results):
             yield
 
 
-def _last_line(error: Exception) -> str:
+def _said(error: Exception) -> str:
     """Return the last line of what a worker printed, which an error of submitit holds between two rules."""
     text = str(error).partition("You can check full logs")[0]
-    lines = [line for line in text.splitlines() if line.strip(" -")]
-    return one_line(lines[-1] if lines else type(error).__name__, MOST_TEXT)
+    lines = "\n".join(line for line in text.splitlines() if line.strip(" -"))
+    return one_line(last_line(lines) or type(error).__name__, MOST_TEXT)

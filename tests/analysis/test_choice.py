@@ -32,6 +32,7 @@ FEW_OTHERS = {  # that have the best mode, or as large weights
     # Only each other: what fuses GEMM, bias and ReLU, and what fuses bias, ReLU and scale, differ.
     *("strategies/elementwise_chain", "strategies/linear_epilogue"),
     "smollm2_135m_4/sweep",  # on a CPU, batched is the best for weights of 3.5 MB, steps for larger ones
+    "llama_3_2_1b_64/launches_first",  # engine is faster than stacks with graph_loop; with Qwen3 0.6B it is not
 }
 NOISY = {
     "fp16_4/0",
@@ -45,8 +46,8 @@ NOISY = {
 CLOSE_STACKS = {
     *("readme/decode_64", "strategies/decode_64", "qwen3_0_6b_1/sweep"),
     *("llama_3_2_1b_16/sweep", "llama_3_2_1b_64/sweep"),
-    *(f"{run}/{order}_first" for run in ("qwen3_0_6b_4", "llama_3_2_1b_64") for order in ("fusions", "launches")),
-    "qwen3_0_6b_64/launches_first",
+    *(f"qwen3_0_6b_4/{order}_first" for order in ("fusions", "launches")),
+    *("llama_3_2_1b_64/fusions_first", "qwen3_0_6b_64/launches_first"),
     *(f"llama_3_8b_8_layers_{requests}/sweep" for requests in (1, 4, 64)),
     "qwen3_0_6b_64/sweep",
     "bf16_64/0",  # with 1 to 16 tokens our fused experts are the fastest, with 64 Triton's

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from statistics import median
 
+from launchopt.files import read_json
 from launchopt.recording.results import read_summaries
 from runner.bench import account, figures
 from support import measured
@@ -23,6 +24,7 @@ STEP_OF_16 = "16 requests of 224 records a step, from tokens to the next launch"
 ORDERS = ("fusions_first", "launches_first")
 FASTER_STACK = "qwen3_0_6b_16/fusions_first"
 FASTER_STACKS = "llama_3_2_1b_64", "qwen3_0_6b_4", "qwen3_0_6b_64"  # of both orders
+FEW_CALLS = ("graph", "megakernel", "torch_compile", "torch_graph")
 COMPLETE = "one command there and back, {}x1x{} fp32, {}, complete, p50"
 COMPLETIONS = [(16, 64, "hot"), (64, 256, "hot"), (256, 256, "from memory"), (64, 8192, "from memory")]
 
@@ -35,12 +37,19 @@ def machines(page: str) -> set[str]:
 
 
 def waterfalls() -> dict[str, str]:
-    """The fastest mode of each order of the waterfalls, by model, requests and order."""
+    """The fastest row of each table of the waterfalls, by model, requests and order."""
     found = {}
     for folder in sorted((REFERENCE / "waterfall").glob("*/*_first")):
         name = str(folder.relative_to(REFERENCE / "waterfall"))
-        (found[name],) = measured.fastest_modes(f"waterfall/{name}")
+        (stacks,) = read_json(folder / "manifest.json")["config"]["waterfall"]
+        found[name] = min(stacks, key=lambda mode: measured.middle(f"waterfall/{name}", "wall_ms", mode))
     return found
+
+
+def calls_of_16(*modes: str) -> tuple[int, int]:
+    """The fewest and the most launch calls of modes in decode with 16 requests, each in its median."""
+    calls = [int(measured.middle("gpu/strategies/decode_16", "launch_calls", mode)) for mode in modes]
+    return min(calls), max(calls)
 
 
 def gemv_us(gpu: str) -> list[float]:

@@ -22,6 +22,7 @@ Error in sys.excepthook:
 
 Original exception was:
 """  # as Python ends behind a fault of the GPU
+SPAN = "In (): from the smallest to the largest of"
 LEVELS = (10.0, 30.0, 20.0)  # of three processes
 Runs = list[Sequence[str]]
 
@@ -119,14 +120,8 @@ def test_the_last_line_of_a_process_that_a_signal_ended_is_named_as_such(
 @pytest.mark.parametrize(
     ("counts", "lines"),
     [
-        ([1], ["In (): from the smallest to the largest of the repeats."]),
-        (
-            [3, 1],
-            [
-                f"In (): from the smallest to the largest of {each}."
-                for each in ("the medians of 3 processes", "the repeats")
-            ],
-        ),
+        ([1], [f"{SPAN} the repeats."]),
+        ([3, 1], [f"{SPAN} the medians of 3 processes.", f"{SPAN} the repeats."]),
         ([5], ["Interval: 95% (94% at five values), of the median, from the medians of 5 processes."]),
     ],
 )

@@ -124,6 +124,9 @@ IN_PIECES = (
 )
 
 
+GPU_FAULT = r"raise SystemExit('error: the context is lost\nError in sys.excepthook:\n\nOriginal exception was:')"
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "code", "said"),
     [
@@ -131,6 +134,7 @@ IN_PIECES = (
         ("raise SystemExit('error: ulimit -n: too few')", RunError, 1, "ulimit -n: too few"),
         ("raise ValueError('of ours')", RunError, 1, "ValueError: of ours"),
         (IN_PIECES, RunError, 1, "Error: in pieces"),
+        (GPU_FAULT, RunError, 1, "the context is lost"),
         ("raise SystemExit(3)", RunError, 1, "the process of the run ended with code 3"),
         ("raise SystemExit(143)", Interrupted, 143, "interrupted by SIGTERM"),
         (SEND + "send(1, None, RunError('broken'))", RunError, 1, "broken"),
