@@ -4,7 +4,7 @@
 
 In: a config.json. Out, below DIR, where each of these replaces that of an earlier start:
 
-    first/         a short run of all stacks, in FIRST_TOKENS tokens of each request and a few layers. It also compiles
+    first/         a short run of all stacks, in a few tokens of each request and a few layers. It also compiles
     advise/        the folder of `launchopt advise`, which finds all code compiled
     sweep/         one run of all stacks, without those that `first` shows to be over SLOW times as slow as the fastest
     answer.json    the advice, the seconds that it took, and the stacks that `sweep` leaves out
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from hydra import compose
 
 from launchopt.devices import find_device
+from launchopt.devices.base import DeviceInfo
 from launchopt.errors import RunError, VerificationError
 from launchopt.files import save_json
 from runner.advise.candidates import candidates
@@ -46,8 +47,12 @@ from runner.report.advised import ANSWER, SLOW, SWEEP
 
 ADVISE, FIRST = "advise", "first"
 BASE = "engine"
-FIRST_TOKENS, FIRST_REPEATS = 4, 2
-FIRST_LAYERS = {"cpu": 1, "cuda": 4}
+FIRST_REPEATS = 2
+# A loop on a GPU reads one copy of the weights. Few layers of a small model would be copied, to keep the cache cold.
+FIRST_SIZE: dict[str, dict[str, object]] = {
+    "cpu": {"workload.layers": 1, "workload.tokens": 4},
+    "cuda": {"workload.layers": 4, "workload.tokens": 32, "workload.cache": "hot"},
+}
 FIRST_S = 300.0  # most seconds of the first run
 GRACE_S = 20.0
 
@@ -62,16 +67,18 @@ def measure(options: argparse.Namespace) -> None:
     question = of_model(options.model, options.requests, options.device, None)
     asked = question.config()
     question = settled_for(question, asked, info)
-    labels = _with_base(candidates(question.config(), info)[0])
-    slow, broken = _first(question, labels, info.kind, output / FIRST)
+    short = question.with_settings(FIRST_SIZE[info.kind])
+    slow, broken = _first(short, _stacks(short, info), output / FIRST)
     began_s = time.monotonic()
     lines = _advice(options, output / ADVISE)
     took_s = time.monotonic() - began_s
     advised = _experiment(output / ADVISE)
     size = {"workload.layers": advised.workload.layers, "workload.tokens": advised.workload.tokens}
+    question = question.with_settings(size)
+    labels = _stacks(question, info)  # of the advised size: the number of layers decides about some
     left_out = (slow.keys() | broken.keys()) - {advised.mode.label}
     kept = [label for label in labels if label not in left_out]
-    _sweep(question.with_settings(size), kept, options.repeats_s, output / SWEEP)
+    _sweep(question, kept, options.repeats_s, output / SWEEP)
     answer = {"advised": advised.mode.label, "requests": options.requests, "layers": asked.model.layers}
     answer |= {"budget_s": options.budget_s, "took_s": round(took_s, 1), "stacks": len(labels)}
     save_json(output / ANSWER, answer | {"slow": slow, "broken": broken, "lines": lines})
@@ -100,20 +107,18 @@ def _experiment(folder: Path) -> Config:
         return to_config(compose("config", ["experiment=advice"]))
 
 
-def _with_base(labels: Sequence[str]) -> list[str]:
-    return [BASE, *(label for label in labels if label != BASE)]
+def _stacks(question: Question, info: DeviceInfo) -> list[str]:
+    """Return the base and the other stacks that can run the question in its present size."""
+    return [BASE, *(label for label in candidates(question.config(), info)[0] if label != BASE)]
 
 
-def _first(
-    question: Question, labels: Sequence[str], kind: str, folder: Path
-) -> tuple[dict[str, float], dict[str, str]]:
+def _first(question: Question, labels: Sequence[str], folder: Path) -> tuple[dict[str, float], dict[str, str]]:
     """Run all stacks for a moment. Return the slow ones with their factors, and the broken ones with the reasons.
 
     The better of two repeats counts, so that one disturbance leaves out no stack.
     """
     trials = Trials(folder, FIRST_S)
-    short = question.with_settings({"workload.tokens": FIRST_TOKENS, "workload.layers": FIRST_LAYERS[kind]})
-    arms = by_arm(trials.run(short, labels, FIRST_REPEATS))
+    arms = by_arm(trials.run(question, labels, FIRST_REPEATS))
     walls = {label: min(row["wall_ms"] for row in rows) for label, rows in arms.items()}
     if len(walls) < 2:
         raise RunError(f"fewer than two stacks ran in {FIRST_S:g} s: see {trials.folder}")

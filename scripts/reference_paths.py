@@ -49,13 +49,16 @@ MODES = tuple(  # of our own: not those of PyTorch and Triton
 OURS = (*GPU, *MODES, *STEPS, *RESIDENT, *MEGAKERNEL)
 ALL_MODES = (*OURS, *LIBRARIES)
 ARRIVALS = ("launchopt/arrivals", "launchopt/prefixes")
-# The modules of advise that choose a stack: not those that write the answer and its page.
-ADVISE = tuple(
-    f"runner/advise/{name}.py"
-    for name in (
-        *("__main__", "batching", "candidates", "compiling", "cost", "floors", "halving", "prefixes", "question"),
-        *("search", "trials"),
-    )
+# The modules of advise that choose a stack, and the check of the choice: not those that write the answer and its page.
+ADVISE = (
+    "scripts/advised.py",
+    *(
+        f"runner/advise/{name}.py"
+        for name in (
+            *("__main__", "batching", "candidates", "compiling", "cost", "floors", "halving", "prefixes", "question"),
+            *("search", "trials"),
+        )
+    ),
 )
 
 

@@ -17,7 +17,7 @@ from launchopt.recording.results import Row
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.batching import Batching, batching_of, default_batching
 from runner.advise.halving import FINALISTS, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
-from runner.advise.question import EXPERT_STEPS, LEAST_EXPERT_STEPS, LEAST_TOKENS, TOKENS, Question
+from runner.advise.question import EXPERT_STEPS, LEAST_EXPERT_STEPS, LEAST_TOKENS, MOST_TOKENS, TOKENS, Question
 from runner.advise.trials import Trials
 
 TRIAL_SHARE = 1 / 400  # of the seconds left: wall time of one trial; around it are checks and data
@@ -115,13 +115,16 @@ def _as_long_as_fits(
     layers: int | None,
     trials: Trials,
 ) -> Question:
-    """Return the question with as many layers and tokens, or steps, as fit into a trial; the cost follows."""
+    """Return the question with as many layers and tokens, or steps, as fit into a trial; the cost follows.
+
+    What does not fit are tokens over TOKENS, then layers, then tokens.
+    """
     if layers is not None:
         ran = int(str(question.settings.get("workload.tokens", TOKENS)))
-        fit = trials.left_s * TRIAL_SHARE * 1e3 / (pilot_ms * TOKENS / ran)  # layers in a trial
-        tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
+        fit = int(trials.left_s * TRIAL_SHARE * 1e3 / pilot_ms * ran)  # tokens of one layer in a trial
+        tokens = min(MOST_TOKENS, max(LEAST_TOKENS, min(fit, max(TOKENS, fit // layers))))
         question = question.with_settings({"workload.tokens": tokens})
-        question = _fitting(question, max(1, min(layers, int(fit))), base, able, trials)
+        question = _fitting(question, max(1, min(layers, fit // tokens)), base, able, trials)
         trials.cost = trials.cost.scaled(int(str(question.settings["workload.layers"])) * tokens / ran)
     elif question.is_of_experts:
         steps = int(trials.left_s * TRIAL_SHARE * 1e3 / pilot_ms * EXPERT_STEPS)

@@ -42,14 +42,13 @@ NOISY = {
     *("smollm2_360m_64/sweep", "strategies/gemv_micro"),
 }  # open: the intervals leave 5% undecided
 # Which of the last few stacks is the fastest changes with model and columns: the megakernel with 1, but with 4 only for
-# some models, with 16 only for models up to 1B, and graphs with 64.
+# some models and lengths, with 16 only for models up to 1B, and graphs with 64.
 CLOSE_STACKS = {
     *("readme/decode_64", "strategies/decode_64", "qwen3_0_6b_1/sweep"),
-    *("llama_3_2_1b_16/sweep", "llama_3_2_1b_64/sweep"),
-    *(f"qwen3_0_6b_4/{order}_first" for order in ("fusions", "launches")),
+    *("llama_3_2_1b_4/sweep", "llama_3_2_1b_64/sweep"),
+    *(f"{model}_4/{order}_first" for model in ("llama_3_2_1b", "qwen3_0_6b") for order in ("fusions", "launches")),
     *("llama_3_2_1b_64/fusions_first", "qwen3_0_6b_64/launches_first"),
-    *(f"llama_3_8b_8_layers_{requests}/sweep" for requests in (1, 4, 64)),
-    "qwen3_0_6b_64/sweep",
+    *(f"llama_3_8b_8_layers_{requests}/sweep" for requests in (1, 64)),
     "bf16_64/0",  # with 1 to 16 tokens our fused experts are the fastest, with 64 Triton's
 }
 EXCEPTIONS = FEW_OTHERS | NOISY | CLOSE_STACKS

@@ -24,7 +24,7 @@ NOISE = (0.5, 1.6, 1.0, 0.7, 1.4)
 
 
 class MadeUp(Trials):
-    """Trials that take the time they say, on a clock of their own. wall_ms: of one layer, by arm."""
+    """Trials that take the time they say, on a clock of their own. wall_ms: of 16 tokens in one layer, by arm."""
 
     def __init__(
         self, budget_s: float, wall_ms: Mapping[str, float], compiling_s: float = 0.0, space: int = 1000
@@ -40,15 +40,16 @@ class MadeUp(Trials):
 
     def run(self, question: Question, labels: Sequence[str], repeats: int, share: float = 1.0) -> list[Row]:
         self.rounds += 1
-        layers = int(str(question.settings.get("workload.layers", 1)))
-        rows = [each for label in labels for each in self._rows(label, repeats, layers)]
-        took_s = START_S + (4 + 2 * repeats) * sum(self.wall_ms[label] for label in labels) * layers / 1e3
+        settings = question.settings
+        layers, tokens = int(str(settings.get("workload.layers", 1))), int(str(settings.get("workload.tokens", 16)))
+        rows = [each for label in labels for each in self._rows(label, repeats, layers, tokens)]
+        walls_s = sum(self.wall_ms[label] for label in labels) * layers * tokens / 16 / 1e3
+        took_s = START_S + (4 + 2 * repeats) * walls_s
         took_s, self.compiling_s = took_s + self.compiling_s, 0.0
         if took_s > self.left_s * share:
             self.now_s += self.left_s * share
             return []
         self.now_s += took_s
-        walls_s = sum(self.wall_ms[label] for label in labels) * layers / 1e3
         phases = {"warm-up runs": 4 * walls_s, "timed runs": repeats * walls_s, "checks of outputs": repeats * walls_s}
         self.cost = cost_of(rows, Phases(phases, len(rows)), len(labels), took_s)
         self.ran.append((len(labels), repeats))
@@ -63,8 +64,8 @@ class MadeUp(Trials):
             for each in self._rows(label, repeats, 1)
         ]
 
-    def _rows(self, label: str, count: int, layers: int) -> list[Row]:
-        walls = [self.wall_ms[label] * layers * STEADY[at % len(STEADY)] for at in range(count)]
+    def _rows(self, label: str, count: int, layers: int, tokens: int = 16) -> list[Row]:
+        walls = [self.wall_ms[label] * layers * tokens / 16 * STEADY[at % len(STEADY)] for at in range(count)]
         return repeats(*walls, mode=label, setup_ms=0.0, layers=layers, tpot_p99_ms=walls[0])
 
 
@@ -82,9 +83,9 @@ class Drifting(MadeUp):
 
 
 class Noisy(MadeUp):
-    def _rows(self, label: str, count: int, layers: int) -> list[Row]:
+    def _rows(self, label: str, count: int, layers: int, tokens: int = 16) -> list[Row]:
         noise = NOISE if label == "pdl" else NOISE[::-1]
-        walls = [self.wall_ms[label] * layers * noise[at % len(noise)] for at in range(count)]
+        walls = [self.wall_ms[label] * layers * tokens / 16 * noise[at % len(noise)] for at in range(count)]
         return repeats(*walls, mode=label, setup_ms=0.0, layers=layers, tpot_p99_ms=self.wall_ms[label] * layers)
 
 
@@ -161,6 +162,15 @@ def test_a_model_larger_than_memory_runs_with_the_layers_that_fit() -> None:
     assert result.question.settings["workload.layers"] == 3
     with pytest.raises(ArenaMemoryError):
         found(MadeUp(60.0, ARMS, space=0), layers=1000)
+
+
+def test_requests_have_as_many_tokens_as_fit_with_all_layers() -> None:
+    few, many = (
+        found(MadeUp(60.0, {name: wall / faster for name, wall in ARMS.items()}), layers=8).question.settings
+        for faster in (1, 1000)
+    )
+    assert (few["workload.layers"], few["workload.tokens"]) == (8, 28)
+    assert (many["workload.layers"], many["workload.tokens"]) == (8, 100)
 
 
 def test_if_one_layer_still_takes_too_long_requests_have_fewer_tokens() -> None:
