@@ -25,8 +25,8 @@ from runner.config.objects import to_config
 from runner.config.schema import Config
 from runner.plan.streams import DTYPES
 
-# Tokens of each request: in the first trial, and the most and least in others. The first token of a request takes longer
-# than a later one, so trials of few tokens favour stacks that begin fast.
+# Tokens of each request: in the first trial, and the most and least in others. The first token of a request takes
+# longer than a later one, so trials of few tokens favour stacks that begin fast.
 TOKENS, MOST_TOKENS, LEAST_TOKENS = 16, 100, 4
 EXPERT_STEPS, LEAST_EXPERT_STEPS = 32, 4  # of a layer with experts in a trial
 PLAIN_BATCH = 64  # max_batch of trials of independent commands
