@@ -29,8 +29,8 @@ from launchopt.reading.shapes import ANY, fitted
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
 from runner.ending import end
+from runner.provenance.origins import Revisions, read_revisions
 from runner.reading import CommandParser, exit_code, page_code, sync_block
-from runner.report.provenance import Revisions, read_revisions
 
 CAMPAIGN, SOAK, FUZZED, LIMITED = "campaign.parquet", "soak.json", "fuzz.json", "limits.json"
 BLOCK = "reliability"  # name of the block in a page

@@ -26,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, save_json, save_text
+from runner.provenance.origins import REVISIONS, Revisions, carriers, origin, origin_faults, part_of
 from runner.reading import CommandParser, exit_code, sync_block
-from runner.report import advice, advised, kernel_times, provenance, several_gpus, step_goals, waterfall, weight_goals
+from runner.report import advice, advised, kernel_times, several_gpus, step_goals, waterfall, weight_goals
 from runner.report.blocks import sync_readme
 from runner.report.pictures import draw_scaling, draw_waterfalls
 from scripts import reference_kept, reference_parts, reference_pictures, revisions
@@ -110,7 +111,7 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
         raise DataError(measured, None, "no part is done: run `python scripts/reference.py --only goals waterfall`")
     listed = _checked(done, measured, root)
     _copy(done, measured, root)
-    save_text(root / REFERENCE / provenance.REVISIONS, json.dumps(listed, indent=1) + "\n")
+    save_text(root / REFERENCE / REVISIONS, json.dumps(listed, indent=1) + "\n")
     reference_pictures.refresh(root / REFERENCE, [part.folder for part in done])
     refresh(root)
     return done, lacking
@@ -129,7 +130,7 @@ def _copy(parts: Sequence[Part], measured: Path, root: Path) -> None:
 
 def _lack(part: Part, measured: Path) -> str:
     """Return why a part is not done, or nothing."""
-    made_by = [provenance.part_of(path) for path in provenance.carriers(measured / part.folder)]
+    made_by = [part_of(path) for path in carriers(measured / part.folder)]
     if not made_by:
         return "not measured"
     if any(each.get("commands") != [*part.commands] for each in made_by):
@@ -137,13 +138,13 @@ def _lack(part: Part, measured: Path) -> str:
     return "" if all(each.get("exit_code") == 0 for each in made_by) else "failed"
 
 
-def _checked(parts: Sequence[Part], measured: Path, root: Path) -> provenance.Revisions:
+def _checked(parts: Sequence[Part], measured: Path, root: Path) -> Revisions:
     """Return the revisions of all committed results and these; DataError if one of these is not clean."""
-    origins = {path: provenance.origin(path) for part in parts for path in provenance.carriers(measured / part.folder)}
+    origins = {path: origin(path) for part in parts for path in carriers(measured / part.folder)}
     named = {found.revision for found in origins.values() if found.revision}
     listed = revisions.history_of(root, revisions.named_below(root / REFERENCE) | named)
     for path, found in origins.items():
-        if faults := provenance.origin_faults(found, listed):
+        if faults := origin_faults(found, listed):
             raise DataError(path.parent, None, f"cannot be committed: {'; '.join(faults)}")
     return listed
 

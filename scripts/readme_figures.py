@@ -25,9 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
 from launchopt.files import save_json, save_text
+from runner.provenance.origins import REVISIONS, Revisions, origin, origin_faults, part_of
 from runner.reading import CommandParser, exit_code
 from runner.report import __main__ as report
-from runner.report import advice, provenance, which_strategy
+from runner.report import advice, which_strategy
 from runner.report.blocks import sync_readme
 from scripts import reference_kept, revisions
 from scripts.reference_goals import GOALS
@@ -81,13 +82,13 @@ def place(measured: Path, root: Path) -> None:
             reference_kept.copy(measured / name, staged / name)
         _describe(staged)
         reference_kept.replace(staged, target, made / "replaced")
-    listed_file = root / "outputs/reference" / provenance.REVISIONS
+    listed_file = root / "outputs/reference" / REVISIONS
     save_text(listed_file, json.dumps(listed, indent=1) + "\n")
     for page in PAGES:
         _refresh(root / page, root, machine)
 
 
-def _checked(measured: Path, root: Path) -> tuple[str, provenance.Revisions]:
+def _checked(measured: Path, root: Path) -> tuple[str, Revisions]:
     """Return the GPU of the results, and the revisions of all committed results and these."""
     if measured.is_dir():
         reference_kept.require_readable(measured)
@@ -95,10 +96,10 @@ def _checked(measured: Path, root: Path) -> tuple[str, provenance.Revisions]:
         folder = measured / Path(part.folder).name
         if not (folder / "manifest.json").is_file():
             raise DataError(folder, None, "no results: run `python scripts/reference.py --only readme` on a GPU")
-        made_by = provenance.part_of(folder / "manifest.json")
+        made_by = part_of(folder / "manifest.json")
         if made_by.get("exit_code") != 0 or made_by.get("commands") != [*part.commands]:
             raise DataError(folder, None, f"not measured by this script: reference.py --only {part.folder}")
-    origins = [provenance.origin(measured / name / "manifest.json") for name in RUNS]
+    origins = [origin(measured / name / "manifest.json") for name in RUNS]
     for what in ("machine", "revision"):
         values = sorted({str(getattr(found, what)) for found in origins})
         if len(values) > 1:
@@ -107,7 +108,7 @@ def _checked(measured: Path, root: Path) -> tuple[str, provenance.Revisions]:
             )
     named = revisions.named_below(root / "outputs/reference") | {str(origins[0].revision)}
     listed = revisions.history_of(root, named)
-    if faults := sorted({fault for found in origins for fault in provenance.origin_faults(found, listed)}):
+    if faults := sorted({fault for found in origins for fault in origin_faults(found, listed)}):
         raise DataError(measured, None, f"cannot be committed: {'; '.join(faults)}")
     return str(origins[0].machine), listed
 

@@ -41,8 +41,8 @@ from launchopt.errors import ConfigError, explained, last_line, nearest
 from launchopt.files import JsonObject, absent, read_json, reason, save_json
 from launchopt.recording.environment import environment
 from runner.ending import end
+from runner.provenance.origins import carriers, origin
 from runner.reading import CommandParser, exit_code, positive, whole_number
-from runner.report.provenance import carriers, origin
 from scripts.reference_check import check
 from scripts.reference_machine import Place, machine, name_of, place_for, places, shortage
 from scripts.reference_part import Part, words_of

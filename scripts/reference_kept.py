@@ -40,9 +40,9 @@ from launchopt.recording.columns import RENAMED
 from launchopt.recording.manifest import LEFT_OUT, read_manifest
 from launchopt.recording.summary_columns import SUMMARY_COLUMNS
 from runner.bench import account, figures
+from runner.provenance.origins import CARRIERS
 from runner.reading import CommandParser, exit_code
 from runner.report import advised, kernel_times, profilers, several_gpus, step_goals
-from runner.report.provenance import CARRIERS
 from runner.report.tables import FRONTIER_FILE, STRATEGIES_FILE
 from scripts import device_use
 from scripts.cpp_loop.measure import RESULT as CPP_LOOP

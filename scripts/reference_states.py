@@ -16,7 +16,7 @@ from pathlib import Path
 
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import JsonObject, read_json, reason, save_json
-from runner.report.provenance import carriers
+from runner.provenance.origins import carriers
 from scripts.reference_part import Part
 
 FILE, LOCK = "parts.json", "parts.lock"

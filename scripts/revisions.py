@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from launchopt.errors import DataError
 from launchopt.files import save_text
 from launchopt.recording.environment import CODE_PATHS, code_sha1
+from runner.provenance.origins import REVISIONS, Revisions, carriers, origin
 from runner.reading import CommandParser, exit_code
-from runner.report.provenance import REVISIONS, Revisions, carriers, origin
 from scripts.reference_paths import path_hashes
 
 ROOT = Path(__file__).parents[1]

@@ -22,19 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from launchopt.errors import DataError
 from launchopt.files import save_text
 from launchopt.recording.environment import blobs
+from runner.provenance.origins import CARRIERS, REVISIONS, origin, read_revisions, whole
+from runner.provenance.sentences import STALE, Stale, listed, read_stale
 from runner.reading import CommandParser, exit_code, read_page
 from runner.report.blocks import sync_readme
-from runner.report.provenance import (
-    CARRIERS,
-    REVISIONS,
-    STALE,
-    Stale,
-    listed,
-    origin,
-    read_revisions,
-    read_stale,
-    whole,
-)
 from scripts.reference_paths import DEPENDS, kind_of, path_hashes
 
 ROOT = Path(__file__).parents[1]

@@ -17,6 +17,7 @@ from launchopt.recording import results
 from runner.bench import account, figures
 from runner.config.typed.renamed import current_word
 from runner.profiles import ncu
+from runner.provenance import sentences
 from runner.reading import read_page, save_page
 from runner.report import (
     advice,
@@ -24,7 +25,6 @@ from runner.report import (
     goals,
     kernel_times,
     profilers,
-    provenance,
     several_gpus,
     step_goals,
     waterfall,
@@ -57,7 +57,7 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 def _measured_block(folder: Path) -> str:
     """Return the Markdown of `folder`, and below it the sentence that says where it comes from."""
     block = _block(folder).rstrip()  # first: it names a folder that does not exist
-    where = provenance.short_line(folder) if folder.name == advice.FILE else provenance.line([folder])
+    where = sentences.short_line(folder) if folder.name == advice.FILE else sentences.line([folder])
     return f"{block}\n\n{where}"
 
 

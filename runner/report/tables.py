@@ -23,8 +23,8 @@ from launchopt.files import JsonObject, read_json, save_text
 from launchopt.reading.ownership import MANIFEST, SWEEP
 from launchopt.recording import results
 from runner.output_names import STDOUT
+from runner.provenance import sentences
 from runner.reading import positive, put_json
-from runner.report import provenance
 from runner.report.page import publish
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
@@ -64,7 +64,7 @@ def frontier(
     kept = folder_of(folders[0]) / FRONTIER_FILE
     slo_p99_us = slo_p99_us or kept_slo(kept)
     frontiers = frontiers_of(folders, slo_p99_us)
-    shown = f"{frontier_markdown(frontiers, 'full')}\n{provenance.line(folders)}"
+    shown = f"{frontier_markdown(frontiers, 'full')}\n{sentences.line(folders)}"
     publish(shown, output or kept.with_name("frontier.md"), lambda screen: print_frontiers(frontiers, screen))
     if slo_p99_us is not None and output is None:
         save_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
@@ -78,7 +78,7 @@ def strategies(folders: Sequence[Path], output: Path | None = None, plot: Path |
     Raises DataError as `report` does.
     """
     tables = strategy_tables(folders)
-    shown = f"{strategies_markdown(tables, 'full')}\n{provenance.line(folders)}"
+    shown = f"{strategies_markdown(tables, 'full')}\n{sentences.line(folders)}"
     publish(shown, output or folder_of(folders[0]) / STRATEGIES_FILE, lambda screen: print_strategies(tables, screen))
     if plot is not None:
         draw_strategies(tables, plot)

@@ -10,8 +10,8 @@ from launchopt.analysis.waterfall.steps import Waterfall, build_waterfalls, orde
 from launchopt.errors import DataError
 from launchopt.recording import results
 from runner.output_names import STDOUT
+from runner.provenance import sentences
 from runner.reading import put_json
-from runner.report import provenance
 from runner.report.page import DEFAULT_FILES, publish
 from runner.report.pictures import draw_waterfalls
 from runner.report.screen import print_waterfalls
@@ -27,7 +27,7 @@ def waterfall(folders: Sequence[Path], output: Path | None, plot: Path | None, a
     """
     found = read_waterfalls(folders)
     if as_json != STDOUT:
-        shown = f"{waterfalls_markdown(found, 'full')}\n{provenance.line(folders)}"
+        shown = f"{waterfalls_markdown(found, 'full')}\n{sentences.line(folders)}"
         first = folders[0] if folders[0].is_dir() else folders[0].parent
         publish(shown, output or first / FILE, lambda screen: print_waterfalls(found, screen))
     put_json(as_json, waterfalls_json(found))

@@ -13,7 +13,7 @@ from support.paths import ROOT, TESTS
 
 from launchopt.analysis.tables import reference
 from launchopt.files import read_json
-from runner.report.provenance import origin
+from runner.provenance.origins import origin
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 

@@ -13,7 +13,7 @@ import pytest
 from support.modes.torch_runs import needs_torch
 from support.paths import ROOT
 
-from runner.report.provenance import origin
+from runner.provenance.origins import origin
 from runner.report.step_goals import PEER_FILE
 
 CONTEXT, REQUESTS, STEPS = 16, 3, 5

@@ -14,7 +14,7 @@ from support.paths import TESTS
 
 from launchopt.devices.cpu.info import cpu_info
 from runner.bench.__main__ import SUITES
-from runner.report.provenance import origin
+from runner.provenance.origins import origin
 from scripts import reference_states
 from scripts.reference_check import mistake
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS

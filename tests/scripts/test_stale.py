@@ -10,7 +10,8 @@ import pytest
 from support.paths import ROOT
 
 from launchopt.recording.environment import blobs
-from runner.report.provenance import CARRIERS, STALE, line
+from runner.provenance.origins import CARRIERS
+from runner.provenance.sentences import STALE, line
 from scripts import reference_paths, stale
 from scripts.reference_parts import PARTS
 

@@ -1,0 +1,1 @@
+"""Where, when and with which code committed results were measured."""
