@@ -15,6 +15,7 @@ from launchopt.errors import DataError, one_line
 from launchopt.files import JsonObject, read_json, reason, save_result
 from launchopt.reading.shapes import ANY, fitted
 from launchopt.reading.unusable import name_unusable
+from launchopt.recording.run_names import named_apart
 
 Manifest = JsonObject
 LEFT_OUT = "left_out"  # key of a committed manifest, for what scripts/reference_kept.py left out
@@ -126,11 +127,14 @@ def device_name(manifest: Manifest | None) -> str:
 
 
 def read_manifests(folders: Iterable[Path]) -> list[Manifest]:
-    """Return the usable manifests at or below each folder, in path order. For a path of a file: the one beside it."""
-    manifests = []
+    """Return the usable manifests at or below each folder, in path order. For a path of a file: the one beside it.
+
+    Runs that share a run_id have others here: see run_names.py.
+    """
+    found = []
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within("manifest.json")):
             if (manifest := usable_manifest(path.parent)) is not None:
-                manifests.append(manifest)
-    return manifests
+                found.append((path.parent, manifest))
+    return named_apart(found)

@@ -18,7 +18,7 @@ name of a column or a model becomes today's.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,6 +47,7 @@ from launchopt.recording.columns import (
     schema,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
+from launchopt.recording.run_names import other_names
 from launchopt.recording.summary_columns import KNOWN, SUMMARY, SUMMARY_COLUMNS
 
 __all__ = [
@@ -150,29 +151,40 @@ def read_recording(
 def read_summaries(folders: Iterable[Path]) -> list[Row]:
     """Return the rows of every summary.parquet at or below `folders`, in path order.
 
-    A file, a row or a value that cannot be used is named on standard error, and left out. Raise DataError for a folder
-    without such a file, and if no row is left.
+    Runs that share a run_id have others here: see run_names.py. A file, a row or a value that cannot be used is named
+    on standard error, and left out. Raise DataError for a folder without such a file, and if no row is left.
     """
-    rows: list[Row] = []
+    found: list[tuple[Path, list[Row]]] = []
     paths: list[Path] = []
     for folder in folders:
         if not is_there(folder):
             raise DataError(folder, None, absent(folder))
-        found = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
-        if not found:
+        own = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
+        if not own:
             raise DataError(folder, None, "no summary.parquet here or below")
-        paths += found
+        paths += own
     unusable: list[DataError] = []
     for path in paths:
         try:
-            rows += read_summary(path)
+            found.append((path.parent, read_summary(path)))
         except DataError as error:
             unusable.append(error)
+    rows = _named_apart(found)
     if paths and not rows:
         raise next(iter(unusable), DataError(paths[0], None, "has no rows: the run ended before its first repeat"))
     for problem in unusable:
         name_unusable(problem)
     return rows
+
+
+def _named_apart(found: Sequence[tuple[Path, list[Row]]]) -> list[Row]:
+    """Return all rows, with other names of runs that share a run_id. found: rows with the folders of their runs."""
+    names = other_names((folder, row["run_id"]) for folder, rows in found for row in rows)
+    if not names:
+        return [row for _, rows in found for row in rows]
+    return [
+        row | {"run_id": names.get((folder, row["run_id"]), row["run_id"])} for folder, rows in found for row in rows
+    ]
 
 
 def read_summary(path: Path) -> list[Row]:
@@ -181,33 +193,39 @@ def read_summary(path: Path) -> list[Row]:
 
 
 def read_gpus(folders: Iterable[Path]) -> list[Row]:
-    """Return the rows of every gpus.parquet at or below `folders`. A file that cannot be used is named and left out."""
-    rows: list[Row] = []
+    """Return the rows of every gpus.parquet at or below `folders`. A file that cannot be used is named and left out.
+
+    Names are as in `read_summaries`.
+    """
     rules = Rules(GPUS, _required(GPU_COLUMNS), GPUS.names[:6], current=current_values, most_rows=MOST_SUMMARY_ROWS)
-    for folder in folders:
-        within = folder.parent.glob if folder.is_file() else folder.rglob
-        for path in sorted(within("gpus.parquet")):
-            try:
-                rows += [row for batch in checked(path, rules) for row in batch.to_pylist()]
-            except DataError as error:
-                name_unusable(error)
-    return rows
+    return _read_all(folders, "gpus.parquet", lambda path: checked(path, rules))
 
 
 def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) -> list[Row]:
     """Return the rows of every histograms.parquet at or below `folders`. For a path of a file, take the one beside it.
 
     what: the quantities to return; None: all. The returned list may be empty: runs of schema version 1 have no
-    histograms. A file that cannot be used is named on standard error, and left out.
+    histograms. A file that cannot be used is named on standard error, and left out. Names are as in `read_summaries`.
     """
-    rows: list[Row] = []
+
+    def batches(path: Path) -> Iterator[pa.RecordBatch]:
+        for batch in checked(path, _HISTOGRAM_RULES):
+            yield batch if what is None else batch.filter(pc.is_in(batch["what"], pa.array(what)))
+
+    return _read_all(folders, "histograms.parquet", batches)
+
+
+def _read_all(folders: Iterable[Path], name: str, batches: Callable[[Path], Iterable[pa.RecordBatch]]) -> list[Row]:
+    """Return the rows of all files of a name at or below `folders`, or beside them if they are files."""
+    found: list[tuple[Path, list[Row]]] = []
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
-        for path in sorted(within("histograms.parquet")):
+        for path in sorted(within(name)):
+            rows: list[Row] = []
+            found.append((path.parent, rows))
             try:
-                for batch in checked(path, _HISTOGRAM_RULES):
-                    kept = batch if what is None else batch.filter(pc.is_in(batch["what"], pa.array(what)))
-                    rows += kept.to_pylist()
+                for batch in batches(path):
+                    rows += batch.to_pylist()
             except DataError as error:
                 name_unusable(error)
-    return rows
+    return _named_apart(found)

@@ -84,12 +84,15 @@ def behind_triton(tokens: int) -> float:
     return own / triton - 1
 
 
-def not_within(place: str) -> list[list[float]]:
-    """The intervals of the factors of those rows of advice that say NO."""
+def advice(place: str) -> list[tuple[int, str]]:
+    """The requests of each row of advice, and the fastest stack."""
     folder = REFERENCE / "advised" / place
     runs = [folder / each["run"] for each in read_json(folder / "advised.json")["advised"]]
-    rows = [advised._cells(run, read_json(run / advised.ANSWER)) for run in runs]
-    return [[float(each) for each in re.findall(r"[\d.]+", row[5])[1:]] for row in rows if row[6] == "NO"]
+    answers = [read_json(run / advised.ANSWER) for run in runs]
+    judged = [
+        advised.judge(advised._arms(run / "sweep"), each["advised"]) for run, each in zip(runs, answers, strict=True)
+    ]
+    return [(each["requests"], found.fastest) for each, found in zip(answers, judged, strict=True)]
 
 
 def split_factors() -> list[float]:
