@@ -90,8 +90,8 @@ ADVICE = [
     ),
 ]
 BASES = """\
-- **Steps of requests** are compared with `engine`, so each factor is what a launch strategy adds to what engines do
-  already. **Independent commands** are compared with one launch for each, `baseline`.
+- **Steps of requests** are compared with `engine`, so each factor is what a launch strategy adds to an engine whose
+  CUDA graphs are off. **Independent commands** are compared with one launch for each, `baseline`.
 """
 
 

@@ -15,7 +15,7 @@ from launchopt.errors import DataError, one_line
 from launchopt.files import JsonObject, read_json, reason, save_result
 from launchopt.reading.shapes import ANY, fitted
 from launchopt.reading.unusable import name_unusable
-from launchopt.recording.run_names import named_apart
+from launchopt.recording.run_names import named_apart, names_in
 
 Manifest = JsonObject
 LEFT_OUT = "left_out"  # key of a committed manifest, for what scripts/reference_kept.py left out
@@ -131,10 +131,10 @@ def read_manifests(folders: Iterable[Path]) -> list[Manifest]:
 
     Runs that share a run_id have others here: see run_names.py.
     """
-    found = []
-    for folder in folders:
+    places, found = list(folders), []
+    for folder in places:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within("manifest.json")):
             if (manifest := usable_manifest(path.parent)) is not None:
                 found.append((path.parent, manifest))
-    return named_apart(found)
+    return named_apart(found, names_in(places))

@@ -47,7 +47,7 @@ from launchopt.recording.columns import (
     schema,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
-from launchopt.recording.run_names import other_names
+from launchopt.recording.run_names import named_apart, names_in
 from launchopt.recording.summary_columns import KNOWN, SUMMARY, SUMMARY_COLUMNS
 
 __all__ = [
@@ -154,9 +154,9 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
     Runs that share a run_id have others here: see run_names.py. A file, a row or a value that cannot be used is named
     on standard error, and left out. Raise DataError for a folder without such a file, and if no row is left.
     """
-    found: list[tuple[Path, list[Row]]] = []
+    places, found = list(folders), list[tuple[Path, Row]]()
     paths: list[Path] = []
-    for folder in folders:
+    for folder in places:
         if not is_there(folder):
             raise DataError(folder, None, absent(folder))
         own = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
@@ -166,25 +166,15 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
     unusable: list[DataError] = []
     for path in paths:
         try:
-            found.append((path.parent, read_summary(path)))
+            found += [(path.parent, row) for row in read_summary(path)]
         except DataError as error:
             unusable.append(error)
-    rows = _named_apart(found)
+    rows = named_apart(found, names_in(places))
     if paths and not rows:
         raise next(iter(unusable), DataError(paths[0], None, "has no rows: the run ended before its first repeat"))
     for problem in unusable:
         name_unusable(problem)
     return rows
-
-
-def _named_apart(found: Sequence[tuple[Path, list[Row]]]) -> list[Row]:
-    """Return all rows, with other names of runs that share a run_id. found: rows with the folders of their runs."""
-    names = other_names((folder, row["run_id"]) for folder, rows in found for row in rows)
-    if not names:
-        return [row for _, rows in found for row in rows]
-    return [
-        row | {"run_id": names.get((folder, row["run_id"]), row["run_id"])} for folder, rows in found for row in rows
-    ]
 
 
 def read_summary(path: Path) -> list[Row]:
@@ -217,15 +207,13 @@ def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) 
 
 def _read_all(folders: Iterable[Path], name: str, batches: Callable[[Path], Iterable[pa.RecordBatch]]) -> list[Row]:
     """Return the rows of all files of a name at or below `folders`, or beside them if they are files."""
-    found: list[tuple[Path, list[Row]]] = []
-    for folder in folders:
+    places, found = list(folders), list[tuple[Path, Row]]()
+    for folder in places:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within(name)):
-            rows: list[Row] = []
-            found.append((path.parent, rows))
             try:
                 for batch in batches(path):
-                    rows += batch.to_pylist()
+                    found += [(path.parent, row) for row in batch.to_pylist()]
             except DataError as error:
                 name_unusable(error)
-    return _named_apart(found)
+    return named_apart(found, names_in(places))

@@ -2,55 +2,86 @@
 
 Readers of several runs compare rows and manifests by run_id. So a run that shares its own is called by its folder:
 
-    found = [(Path("monday/sweep/0"), "sweep/0"), (Path("tuesday/sweep/0"), "sweep/0")]
-    other_names(found)  # {(Path('monday/sweep/0'), 'sweep/0'): 'monday/sweep/0', ...}
+    names_in([Path("monday"), Path("tuesday")])  # {(Path('monday/sweep/0'), 'sweep/0'): 'monday/sweep/0', ...}
 
-Folders with one run_id that began at the same moment are copies of one run, and keep one name.
+All readers of the same folders get the same names, whatever they can use of a run. Folders whose rows are the same
+file, byte for byte, are copies of one run, and keep one name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launchopt.files import JsonObject, read_json
+from launchopt.errors import DataError
+from launchopt.files import JsonObject, as_utf8, open_regular
 
+ROWS = "summary.parquet"
+HEAD_BYTES = 4096  # of a manifest, whose second key is run_id
+_RUN_ID = re.compile(rb'"run_id": ("(?:[^"\\]|\\.)*")')
 Names = Mapping[tuple[Path, object], str]
 
 
-def other_names(found: Iterable[tuple[Path, object]]) -> Names:
-    """Return the names of runs that share a run_id with another run, by folder and run_id. found: both of each run."""
-    by_id: dict[object, dict[Path, None]] = {}
-    for folder, run_id in found:
-        by_id.setdefault(run_id, {})[folder] = None
+def names_in(folders: Iterable[Path]) -> Names:
+    """Return the names of runs that share a run_id with another run at or below `folders`, by folder and run_id."""
+    by_id: dict[str, dict[Path, Path]] = {}
+    for folder, rows in _runs(folders).items():
+        if (run_id := _run_id(folder, rows)) is not None:
+            by_id.setdefault(run_id, {})[folder] = rows
     names: dict[tuple[Path, object], str] = {}
-    for run_id, folders in by_id.items():
-        began = {folder: _began(folder) for folder in folders} if len(folders) > 1 else {}
-        first = {moment: folder for folder, moment in reversed(began.items())}
+    for run_id, runs in by_id.items():
+        contents = {folder: _content(runs[folder]) or str(folder) for folder in sorted(runs)} if len(runs) > 1 else {}
+        first = {content: folder for folder, content in reversed(contents.items())}
         if len(first) > 1:
-            names |= {(folder, run_id): first[moment].as_posix() for folder, moment in began.items()}
+            for folder, content in contents.items():
+                name = as_utf8(first[content].as_posix())
+                names[folder, run_id] = f"./{name}" if name in by_id else name
     return names
 
 
-def named_apart(found: Sequence[tuple[Path, JsonObject]]) -> list[JsonObject]:
-    """Return manifests with the names that the rows of their runs have. found: with their folders.
-
-    A run without rows that shares its run_id with one that has some is called by its folder, too.
-    """
-    runs = [(folder, manifest.get("run_id")) for folder, manifest in found]
-    with_rows = [run for run in runs if (run[0] / "summary.parquet").is_file()]
-    names, taken = other_names(with_rows), {run_id for _, run_id in with_rows}
-    lone = {run: run[0].as_posix() for run in runs if run[1] in taken and run not in with_rows}
-    names = {**names, **lone}
+def named_apart(found: Iterable[tuple[Path, JsonObject]], names: Names) -> list[JsonObject]:
+    """Return rows, or manifests, with those names. found: with the folders of their runs."""
     return [
-        manifest | {"run_id": names[run]} if run in names else manifest
-        for run, (_, manifest) in zip(runs, found, strict=True)
+        each | {"run_id": names[key]} if (key := (folder, each.get("run_id"))) in names else each
+        for folder, each in found
     ]
 
 
-def _began(folder: Path) -> object:
-    """Return when a run began; None if its manifest does not say. All such runs count as copies of one."""
+def _runs(folders: Iterable[Path]) -> dict[Path, Path]:
+    """Return the folders of runs, each with the file of its rows, which need not be there."""
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        if folder.is_file():
+            found[folder.parent] = folder
+        else:
+            for name in ("manifest.json", ROWS):
+                found |= {path.parent: path.parent / ROWS for path in folder.rglob(name)}
+    return found
+
+
+def _run_id(folder: Path, rows: Path) -> str | None:
+    """Return the run_id in a manifest, or else in the first row; None if neither has one."""
+    with contextlib.suppress(OSError, ValueError), open_regular(folder / "manifest.json") as file:
+        if named := _RUN_ID.search(file.read(HEAD_BYTES)):
+            return str(json.loads(named[1]))
+    if not rows.is_file():
+        return None
+    from launchopt.reading.parquet import read_all  # here: a run imports this module, and may end without pyarrow
+
+    with contextlib.suppress(DataError):
+        column = read_all(rows, ["run_id"]).column(0)
+        return str(column[0].as_py()) if len(column) else None
+    return None
+
+
+def _content(rows: Path) -> str | None:
+    """Return a hash of the file of a run's rows; None if it cannot be read."""
     try:
-        return read_json(folder / "manifest.json").get("started_utc")
-    except (OSError, ValueError, AttributeError):
+        with open_regular(rows) as file:
+            return hashlib.blake2b(file.read()).hexdigest()
+    except OSError:
         return None

@@ -20,7 +20,7 @@ from launchopt.analysis.waterfall.steps import Waterfall, build_waterfalls, orde
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest, usable_manifest
 from launchopt.recording.results import Row
-from launchopt.recording.run_names import named_apart
+from launchopt.recording.run_names import named_apart, names_in
 
 RECORDINGS = ("launches", "commands", "kernels")
 
@@ -102,14 +102,14 @@ def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Sou
     )
 
 
-def _runs(folders: Iterable[Path]) -> list[Run]:
+def _runs(folders: Sequence[Path]) -> list[Run]:
     found: dict[Path, tuple[Path, Manifest]] = {}
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within("manifest.json"), key=_by_number):
             if (manifest := usable_manifest(path.parent)) is not None:
                 found.setdefault(path.parent.resolve(), (path.parent, manifest))
-    named = named_apart(list(found.values()))
+    named = named_apart(found.values(), names_in(folders))
     return [Run(folder, manifest) for (folder, _), manifest in zip(found.values(), named, strict=True)]
 
 

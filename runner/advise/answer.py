@@ -54,7 +54,7 @@ def _now(found: Found) -> str:
     ran, all_layers = rows[0]["layers"], found.layers or 0
     is_cut = bool(ran and ran < all_layers)
     text = f"now: {found.base} takes {number(wall)} ms"
-    text += f" with {ran} of {counted(all_layers, 'layer')}" * is_cut + _modelled(rows[0])
+    text += f" with {ran} of {counted(all_layers, 'layer')}" * is_cut + _asked(rows[0]) + _modelled(rows[0])
     if (tpot := _median(rows, "tpot_p50_ms")) is not None:
         text += f", p50 TPOT {number(tpot * all_layers / ran if is_cut else tpot)} ms" + " for all layers" * is_cut
     if calls and None not in times:
@@ -63,6 +63,13 @@ def _now(found: Found) -> str:
         several = f" in {launches:,.0f} launches" if launches < calls else ""
         text += f"; launch calls take {share:.0%} of it ({calls:,.0f} calls{several})"
     return text
+
+
+def _asked(row: Row) -> str:
+    """Return how many tokens a request has; nothing for work without requests."""
+    if row["tokens"] is None or not row["requests"]:
+        return ""
+    return f" for {counted(round(row['tokens'] / row['requests']), 'token')} of each request"
 
 
 def _modelled(row: Row) -> str:
@@ -167,6 +174,8 @@ def _saved(found: Found) -> float:
 
 
 def _set(found: Found) -> str:
+    if found.arms[found.base][0]["device"] == "cpu":
+        return "set: nothing, since times on a CPU say nothing about an engine on a GPU"
     if len(found.arms) == 1:
         return "set: nothing" if found.is_lone else "set: nothing yet"
     if not _is_proven(found):

@@ -70,7 +70,9 @@ def add(path: Path, entries: Sequence[Entry]) -> int:
     with _alone(path.parent):
         known = read_table(path) if path.exists() else []
         kept = {(each.run, each.work): each for each in [*known, *entries]}
-        found = list(kept.values())[-MOST_ENTRIES:]
+        # A name can depend on the folder that was typed: the same times of the same work are one measurement.
+        once = {(each.work, *sorted(each.wall_ms.items())): each for each in kept.values()}
+        found = list(once.values())[-MOST_ENTRIES:]
         listed = [{"run": each.run, "work": each.work._asdict(), "wall_ms": dict(each.wall_ms)} for each in found]
         save_json(path, {"schema_version": SCHEMA_VERSION, "entries": listed})
     return len(found)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 FEW = 3  # modes of which the line has whole reasons
 NO_GPU = "needs a GPU"
+KEPT = ("needs ", "no time ", "failed ")  # beginnings of reasons that say all before their first ": "
 OTHER = "cannot run this work"
 TYPED = re.compile(r"\w=\w|pip install")  # in a reason: what to set or install
 
@@ -15,7 +16,7 @@ def left_out(refused: Mapping[str, str]) -> str:
     """Return one line on the modes that are left out, grouped by their reasons.
 
     Of more than FEW modes each group has its count, the largest comes first, and a reason is cut to what to set or
-    install, to what is needed, or to OTHER if it names neither.
+    install, to what is needed, or to OTHER if it names neither. A trial that failed or had no time says so.
     """
     is_long = len(refused) > FEW
     by_reason: dict[str, list[str]] = {}
@@ -24,7 +25,7 @@ def left_out(refused: Mapping[str, str]) -> str:
     groups = list(by_reason.items())
     if is_long:
         groups.sort(key=lambda group: -len(group[1]))
-    counts = [f"{len(modes)}: " if is_long else "" for _, modes in groups]
+    counts = [f"{len(modes)}: " if len(groups) > 1 and is_long else "" for _, modes in groups]
     texts = [f"{count}{', '.join(modes)} ({why})" for count, (why, modes) in zip(counts, groups, strict=True)]
     return f"{len(refused)} {'modes are' if len(refused) > 1 else 'mode is'} left out: {'; '.join(texts)}"
 
@@ -36,6 +37,6 @@ def _short(why: str) -> str:
     told, _, then = why.partition(": ")
     is_need = why.startswith("needs ")
     if not TYPED.search(why):
-        return told if is_need else OTHER
+        return told if why.startswith(KEPT) else OTHER
     is_whole = TYPED.search(told) or (is_need and "pip install" not in then)
     return why if is_whole else then

@@ -1,8 +1,9 @@
-"""Runs of one run_id in several folders: their rows and manifests get the same names."""
+"""Runs of one run_id in several folders: all readers call each by the same name."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -10,47 +11,97 @@ import pytest
 from support.paths import ROOT
 
 from launchopt.recording.results import read_histograms, read_manifests, read_summaries
-from launchopt.recording.run_names import named_apart, other_names
+from launchopt.recording.run_names import names_in
+from launchopt.report.source import read_source
 
-DAYS = ("monday", "tuesday")
-RUN = ROOT / "outputs/reference/gpu/timeout_bucket/1800000/3"
+RUN = ROOT / "outputs/reference/gpu/timeout_bucket/1800000"
+MONDAY, TUESDAY = Path("monday/1800000/3"), Path("tuesday/1800000/3")
+EVERYWHERE = [Path()]
+BOTH = ["monday/1800000/3", "tuesday/1800000/3"]
 
 
-@pytest.fixture
-def two_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of each day, of one name."""
+@pytest.fixture(autouse=True)
+def two_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of one name, which began in the same second."""
     monkeypatch.chdir(tmp_path)
-    for day in DAYS:
-        shutil.copytree(RUN, tmp_path / day / "1800000/3")
-        told = json.loads((RUN / "manifest.json").read_text()) | {"started_utc": f"a {day}", "status": day}
-        (tmp_path / day / "1800000/3/manifest.json").write_text(json.dumps(told))
-    return tmp_path
+    for folder, job in ((MONDAY, "3"), (TUESDAY, "5")):
+        shutil.copytree(RUN / job, folder)
+        told = json.loads((RUN / job / "manifest.json").read_text())
+        told |= {"run_id": "1800000/3", "started_utc": "2026-11-28T20:41:34+00:00", "status": folder.parts[0]}
+        (folder / "manifest.json").write_text(json.dumps(told, indent=2))
+    rename_rows(TUESDAY)
 
 
-def test_runs_of_one_id_are_called_by_their_folders_in_rows_and_manifests(two_days: Path) -> None:
-    both = [Path("monday"), Path("tuesday")]
-    names = ["monday/1800000/3", "tuesday/1800000/3"]
-    assert list(dict.fromkeys(row["run_id"] for row in read_summaries(both))) == names
-    assert [(each["run_id"], each["status"]) for each in read_manifests(both)] == [*zip(names, DAYS, strict=True)]
-    assert list(dict.fromkeys(row["run_id"] for row in read_histograms(both))) == names
-    assert {row["run_id"] for row in read_summaries(both[:1])} == {"1800000/3"}
+def rename_rows(folder: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for name in ("summary", "histograms"):
+        table = pq.read_table(folder / f"{name}.parquet")
+        own = pa.array(["1800000/3"] * len(table))
+        at = table.schema.get_field_index("run_id")
+        pq.write_table(table.set_column(at, table.schema.field(at), own), folder / f"{name}.parquet")
 
 
-def test_copies_of_a_run_keep_one_name(two_days: Path) -> None:
+def names_of_rows(folders: list[Path]) -> list[str]:
+    return sorted({row["run_id"] for row in read_summaries(folders)})
+
+
+def names_of_manifests(folders: list[Path]) -> dict[str, str]:
+    return {each["status"]: each["run_id"] for each in read_manifests(folders) if "status" in each}
+
+
+def test_runs_of_one_id_are_called_by_their_folders_by_every_reader() -> None:
+    for folders in (EVERYWHERE, [Path("tuesday"), Path("monday")], [MONDAY / "summary.parquet", TUESDAY]):
+        assert names_of_rows(folders) == BOTH
+        assert names_of_manifests(folders) == dict(zip(("monday", "tuesday"), BOTH, strict=True))
+        assert sorted({row["run_id"] for row in read_histograms(folders)}) == BOTH
+    assert names_of_rows([Path("monday")]) == ["1800000/3"]
+    source = read_source(EVERYWHERE)
+    assert [run.folder for name in BOTH if (run := source.run(name))] == [MONDAY, TUESDAY]
+
+
+def test_copies_of_a_run_keep_one_name() -> None:
     shutil.copytree("monday", "copy")
-    assert {row["run_id"] for row in read_summaries([Path("monday"), Path("copy")])} == {"1800000/3"}
-    of_three = [row["run_id"] for row in read_summaries([Path("monday"), Path("copy"), Path("tuesday")])]
-    assert list(dict.fromkeys(of_three)) == ["monday/1800000/3", "tuesday/1800000/3"]
-    assert of_three.count("monday/1800000/3") == 2 * of_three.count("tuesday/1800000/3")
+    shutil.copytree("monday", "a copy")
+    assert names_of_rows([Path("monday"), Path("copy")]) == ["1800000/3"]
+    names = ["a copy/1800000/3", "tuesday/1800000/3"]
+    assert names_of_rows(EVERYWHERE) == sorted({run.name for run in read_source(EVERYWHERE).runs}) == names
 
 
-def test_a_run_that_ended_without_rows_does_not_speak_for_another_one(two_days: Path) -> None:
-    Path("tuesday/1800000/3/summary.parquet").unlink()
-    found = {each["status"]: each["run_id"] for each in read_manifests([two_days])}
-    assert found["monday"] == "1800000/3" == read_summaries([two_days])[0]["run_id"]
-    assert found["tuesday"].endswith("/tuesday/1800000/3")
+@pytest.mark.parametrize("manifest", [None, "", "[1]", "{", '{"run_id": ["1800000/3"], "started_utc": {}}'])
+def test_a_run_without_a_manifest_of_use_is_told_apart_by_its_rows(manifest: str | None) -> None:
+    (TUESDAY / "manifest.json").unlink()
+    if manifest is not None:
+        (TUESDAY / "manifest.json").write_text(manifest)
+    assert names_of_rows(EVERYWHERE) == BOTH
+    assert names_of_manifests([Path("monday"), Path("tuesday")])["monday"] == BOTH[0]
+    assert sorted({row["run_id"] for row in read_histograms(EVERYWHERE)}) == BOTH
 
 
-def test_a_run_that_does_not_say_when_it_began_is_no_other_run(tmp_path: Path) -> None:
-    assert other_names([(tmp_path / "a", "x"), (tmp_path / "b", "x")]) == {}
-    assert named_apart([(tmp_path / "a", {}), (tmp_path / "b", {})]) == [{}, {}]
+@pytest.mark.parametrize("rows", [None, b"junk"])
+def test_a_run_without_rows_of_use_is_told_apart_by_its_manifest(rows: bytes | None) -> None:
+    (TUESDAY / "summary.parquet").unlink()
+    if rows is not None:
+        (TUESDAY / "summary.parquet").write_bytes(rows)
+    assert names_of_rows(EVERYWHERE) == BOTH[:1]
+    assert names_of_manifests(EVERYWHERE) == dict(zip(("monday", "tuesday"), BOTH, strict=True))
+
+
+def test_a_run_whose_twin_lacks_a_file_keeps_its_own() -> None:
+    (TUESDAY / "histograms.parquet").unlink()
+    assert {row["run_id"] for row in read_histograms(EVERYWHERE)} == {BOTH[0]}
+
+
+def test_a_new_name_is_no_other_runs_name() -> None:
+    told = json.loads((MONDAY / "manifest.json").read_text()) | {"run_id": "monday/1800000/3"}
+    shutil.copytree(MONDAY, "third")
+    Path("third/manifest.json").write_text(json.dumps(told, indent=2))
+    names = names_in(EVERYWHERE)
+    assert names[MONDAY, "1800000/3"] == "./monday/1800000/3"
+
+
+def test_a_name_is_text_that_a_file_can_hold() -> None:
+    shutil.copytree("tuesday", os.fsdecode(b"u\xff"))
+    shutil.rmtree("tuesday")
+    assert all(name.encode() for name in names_of_rows(EVERYWHERE))

@@ -61,6 +61,6 @@ def unsteady(rows: Iterable[Row]) -> str | None:
     if change <= MOST_CHANGE:
         return None
     return (
-        f"memory bandwidth measured before and after the runs differs by {100 * change:.0f}% (another process?),"
-        " so no rate is compared with it"
+        f"memory bandwidth changed by {100 * change:.0f}% during the runs (another process?),"
+        " so no share of the peak is shown"
     )

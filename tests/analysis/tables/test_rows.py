@@ -170,9 +170,7 @@ def test_a_note_keeps_its_number_where_no_line_has_a_speedup() -> None:
     assert any("(1)" in cell for cell in cells[0])
 
 
-UNSTEADY = (
-    "memory bandwidth measured before and after the runs differs by 50% (another process?), so no rate is compared"
-)
+UNSTEADY = "memory bandwidth changed by 50% during the runs (another process?), so no share of the peak is shown"
 
 
 @pytest.mark.parametrize(("kind", "heading"), [("full", RATES[0]), ("compact", RATES[0]), ("terminal", None)])

@@ -128,7 +128,8 @@ from pathlib import Path
 from launchopt.analysis.choice import Entry, Work, entries_of
 from runner.auto.table import add
 for at in range(20):
-    add(Path("table.json"), [Entry(Work("d", True, 4, "w", 1.0, 1.0), f"{sys.argv[1]} {at}", {"a": 1.0, "b": 2.0})])
+    times = {"a": 1.0 + at, "b": float(len(sys.argv[1]))}
+    add(Path("table.json"), [Entry(Work("d", True, 4, "w", 1.0, 1.0), f"{sys.argv[1]} {at}", times)])
 """
     call = [sys.executable, "-c", program]
     both = [subprocess.Popen([*call, name], env=environ_of(ROOT)) for name in ("one", "other")]
@@ -197,6 +198,14 @@ def test_tune_adds_to_the_table_that_the_environment_names(
     assert len(find_entries("NVIDIA H200")) == 1
     assert commands.main(["tune", str(ROOT / "outputs/reference/readme/decode_4"), "--save", "other.json"]) == 0
     assert "other.json has 1" in capsys.readouterr().out
+
+
+def test_a_measurement_under_another_name_is_added_once(tmp_path: Path) -> None:
+    table, work = tmp_path / "mine.json", Work("a GPU", True, 2, "layer", 4.0, 1e6)
+    assert add(table, [Entry(work, "sweep/0", {"graph": 1.0, "batched": 2.0})]) == 1
+    assert add(table, [Entry(work, "/home/me/monday/sweep/0", {"batched": 2.0, "graph": 1.0})]) == 1
+    assert add(table, [Entry(work, "/home/me/monday/sweep/0", {"batched": 2.5, "graph": 1.0})]) == 1
+    assert add(table, [Entry(work, "sweep/0", {"batched": 2.0, "graph": 1.0})]) == 2
 
 
 def test_tune_refuses_results_without_modes_in_turn(capsys: pytest.CaptureFixture[str]) -> None:

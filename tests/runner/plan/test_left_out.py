@@ -26,6 +26,12 @@ def test_of_many_modes_a_reason_is_cut_to_what_to_set_or_install(why: str, shown
     )
 
 
+def test_of_one_reason_the_count_stands_once() -> None:
+    late = dict.fromkeys("abcd", "no time within --budget-s")
+    assert left_out(late) == "4 modes are left out: a, b, c, d (no time within --budget-s)"
+    assert "1: e (failed its check)" in left_out(late | {"e": "failed its check: wrong"})
+
+
 def test_of_few_modes_the_reasons_are_whole() -> None:
     assert left_out({"one": "a: b", "two": "a: b", "three": "c"}) == "3 modes are left out: one, two (a: b); three (c)"
 

@@ -158,8 +158,7 @@ def test_a_folder_given_twice_does_not_double_the_repeats(tmp_path: Path) -> Non
 
 
 def test_two_different_rows_for_one_repeat_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "a", [row(wall_ms=1.0)])
-    write(tmp_path / "b", [row(wall_ms=2.0)])
+    write(tmp_path / "a", [row(wall_ms=1.0), row(wall_ms=2.0)])
     assert report.main([str(tmp_path)]) == 2
     assert "two different rows for baseline, repeat 0" in capsys.readouterr().err
 
