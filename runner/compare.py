@@ -182,9 +182,10 @@ def _read_run(path: Path, root: Path) -> Run:
 
     rows = read_summaries([path])
     manifest = fitted_manifest(path.parent) if os.path.lexists(path.parent / "manifest.json") else None
-    # Name and start time identify a run, so a copy of its folder is the same run.
+    # Name, start and times identify a run, so a copy of its folder is the same run. Two can begin in one second.
     started = (manifest or {}).get("started_utc")
-    identity = f"{rows[0]['run_id']} {started}" if started and rows else str(path.resolve())
+    times = hash(tuple((row["mode"], row["repeat"], row["wall_ms"]) for row in rows))
+    identity = f"{rows[0]['run_id']} {started} {times}" if started and rows else str(path.resolve())
     return Run(str(path.parent.relative_to(root)), identity, rows, manifest)
 
 

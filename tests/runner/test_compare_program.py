@@ -101,6 +101,14 @@ def test_a_file_names_its_run_and_a_copy_of_a_run_is_that_run(capsys: pytest.Cap
     assert "unpaired" not in out
 
 
+def test_two_runs_of_one_name_that_began_in_one_second_are_two_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("a/run"), 1.0, 0.5)
+    run_of(Path("b/run"), 1.1, 0.5)
+    code, out, err = run(capsys, "a/run:baseline", "b/run:baseline")
+    assert (code, err) == (0, "")
+    assert out.startswith("B = b/run:baseline against A = a/run:baseline")
+
+
 def test_a_folder_whose_name_has_a_colon(capsys: pytest.CaptureFixture[str]) -> None:
     run_of(Path("at 10:30"), 1.0, 0.5)
     code, out, _ = run(capsys, "at 10:30:baseline", "at 10:30:batched")
