@@ -15,6 +15,8 @@ from runner.report import advised, several_gpus, weight_goals
 from runner.report import step_goals as shown_goals
 from support.measured import REFERENCE
 
+FEW_STACKS = 25  # of a check without loops on the GPU
+
 
 def weight_cells(name: str, row: int) -> list[str]:
     """A row of the goals of quantised weights or experts, as pages show it."""
@@ -82,6 +84,15 @@ def behind_triton(tokens: int) -> float:
     rows = read_summaries([REFERENCE / f"experts/bf16_{tokens}"])
     own, triton = (median(row["wall_ms"] for row in rows if row["mode"] == mode) for mode in modes.values())
     return own / triton - 1
+
+
+def verdicts_of_all_stacks(place: str) -> list[str]:
+    """The verdicts of the rows of advice whose check had all stacks, those with loops on the GPU among them."""
+    folder = REFERENCE / "advised" / place
+    runs = [folder / each["run"] for each in read_json(folder / "advised.json")["advised"]]
+    answers = [read_json(run / advised.ANSWER) for run in runs]
+    whole = [(run, each) for run, each in zip(runs, answers, strict=True) if each["stacks"] > FEW_STACKS]
+    return [advised._cells(run, answer)[6] for run, answer in whole]
 
 
 def advice(place: str) -> list[tuple[int, str]]:

@@ -198,7 +198,7 @@ def test_results_are_not_compared_with_a_bandwidth_that_changed_during_the_run(
     manifest, rows = results.read_manifest(tmp_path), results.read_summaries([tmp_path])
     assert [(row["copy_gb_per_s"], row["ceilings_change"]) for row in rows] == [(left, change)] * 3
     assert {name: manifest[name] for name in after} == after
-    notices = [each for each in manifest["notices"] if each.startswith("memory bandwidth measured before and after")]
+    notices = [each for each in manifest["notices"] if each.startswith("memory bandwidth changed by")]
     assert len(notices) == (left is None)
 
 
