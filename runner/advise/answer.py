@@ -54,7 +54,7 @@ def _now(found: Found) -> str:
     ran, all_layers = rows[0]["layers"], found.layers or 0
     is_cut = bool(ran and ran < all_layers)
     text = f"now: {found.base} takes {number(wall)} ms"
-    text += f" with {ran} of {counted(all_layers, 'layer')}" * is_cut + _asked(rows[0]) + _modelled(rows[0])
+    text += f" with {ran} of {counted(all_layers, 'layer')}" * is_cut + _tokens_of(rows[0]) + _modelled(rows[0])
     if (tpot := _median(rows, "tpot_p50_ms")) is not None:
         text += f", p50 TPOT {number(tpot * all_layers / ran if is_cut else tpot)} ms" + " for all layers" * is_cut
     if calls and None not in times:
@@ -65,7 +65,7 @@ def _now(found: Found) -> str:
     return text
 
 
-def _asked(row: Row) -> str:
+def _tokens_of(row: Row) -> str:
     """Return how many tokens a request has; nothing for work without requests."""
     if row["tokens"] is None or not row["requests"]:
         return ""

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from statistics import median
 
-from launchopt.files import read_json
+from launchopt.files import JsonObject, read_json
 from launchopt.recording.results import read_summaries
 from runner.report import advised, several_gpus, weight_goals
 from runner.report import step_goals as shown_goals
@@ -86,24 +87,24 @@ def behind_triton(tokens: int) -> float:
     return own / triton - 1
 
 
-def verdicts_of_all_stacks(place: str) -> list[str]:
-    """The verdicts of the rows of advice whose check had all stacks, those with loops on the GPU among them."""
+def answers(place: str) -> list[tuple[Path, JsonObject]]:
+    """The folder and the answer of each row of advice."""
     folder = REFERENCE / "advised" / place
     runs = [folder / each["run"] for each in read_json(folder / "advised.json")["advised"]]
-    answers = [read_json(run / advised.ANSWER) for run in runs]
-    whole = [(run, each) for run, each in zip(runs, answers, strict=True) if each["stacks"] > FEW_STACKS]
-    return [advised._cells(run, answer)[6] for run, answer in whole]
+    return [(run, read_json(run / advised.ANSWER)) for run in runs]
+
+
+def verdicts_of_all_stacks(place: str) -> list[str]:
+    """The verdicts of the rows of advice whose check had all stacks, those with loops on the GPU among them."""
+    return [advised._cells(run, answer)[6] for run, answer in answers(place) if answer["stacks"] > FEW_STACKS]
 
 
 def advice(place: str) -> list[tuple[int, str]]:
     """The requests of each row of advice, and the fastest stack."""
-    folder = REFERENCE / "advised" / place
-    runs = [folder / each["run"] for each in read_json(folder / "advised.json")["advised"]]
-    answers = [read_json(run / advised.ANSWER) for run in runs]
-    judged = [
-        advised.judge(advised._arms(run / "sweep"), each["advised"]) for run, each in zip(runs, answers, strict=True)
+    return [
+        (answer["requests"], advised.judge(advised._arms(run / advised.SWEEP), answer["advised"]).fastest)
+        for run, answer in answers(place)
     ]
-    return [(each["requests"], found.fastest) for each, found in zip(answers, judged, strict=True)]
 
 
 def split_factors() -> list[float]:
