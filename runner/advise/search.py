@@ -117,7 +117,7 @@ def _as_long_as_fits(
 ) -> Question:
     """Return the question with as many layers and tokens, or steps, as fit into a trial; the cost follows.
 
-    What does not fit are tokens over TOKENS, then layers, then tokens.
+    A trial that takes too long gets fewer tokens, but TOKENS at least; then fewer layers; then fewer tokens again.
     """
     if layers is not None:
         ran = int(str(question.settings.get("workload.tokens", TOKENS)))
