@@ -49,6 +49,11 @@ MODES = tuple(  # of our own: not those of PyTorch and Triton
 OURS = (*GPU, *MODES, *STEPS, *RESIDENT, *MEGAKERNEL)
 ALL_MODES = (*OURS, *LIBRARIES)
 ARRIVALS = ("launchopt/arrivals", "launchopt/prefixes")
+# What writes the files of a run: not what describes the machine, tells results apart or reads them.
+RECORDING = tuple(
+    f"launchopt/recording/{name}"
+    for name in ("columns", "kernels", "launch_rows", "recorder", "results", "row_writer", "spool", "summary")
+)
 # The modules of advise that choose a stack, and the check of the choice: not those that write the answer and its page.
 ADVISE = (
     "scripts/advised.py",
@@ -106,13 +111,13 @@ _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "gpu/bench/collectives": (*PEERS, "runner/bench/collectives.py", "runner/bench/peers.py"),
     "cpu": (*CPU, *MODES),
     **{
-        f"cpu/bench/{suite}": (*CPU, *MODES, "launchopt/recording", *_bench(*files))
+        f"cpu/bench/{suite}": (*CPU, *MODES, *RECORDING, *_bench(*files))
         for suite, files in {
             **{"ring": ("ring", "turn", "iceoryx", "peers"), "batcher": ("batcher",), "posting": ("posting",)},
             **{"recorder": ("recorder", "peers"), "pipeline": ("pipeline",)},
         }.items()
     },
-    "reliability": (*LOOP, "launchopt/recording", "launchopt/reading", "runner/run", "runner/ending"),
+    "reliability": (*LOOP, *RECORDING, "launchopt/reading", "runner/run", "runner/ending"),
 }
 DEPENDS = {kind: tuple(dict.fromkeys(paths)) for kind, paths in _DEPENDS.items()}
 ALL_PATHS = sorted({path for paths in DEPENDS.values() for path in paths})

@@ -39,7 +39,7 @@ from launchopt.analysis.verdict.calibration import Calibration, read_calibration
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import absent
 from launchopt.reading.parquet import NUMBER_MIN
-from launchopt.recording.manifest import LEFT_OUT, Manifest, device_name, fitted_manifest
+from launchopt.recording.manifest import LEFT_OUT, PROCESSOR, Manifest, device_name, fitted_manifest, value_at
 from launchopt.statistics.processes import ProcessNoise, separate
 from launchopt.statistics.shift import Factor
 from runner.bench import figures
@@ -122,6 +122,9 @@ def _unlike(ours: Manifest, theirs: Manifest, there: Sequence[bool], file: str) 
     hosts = [((each.get("part") or {}).get("before") or {}).get("processor") for each in (ours, theirs)]
     if None not in hosts and hosts[0] != hosts[1]:
         return f"another host: {hosts[0]}, {hosts[1]}"
+    kinds = [value_at(each, PROCESSOR) for each in (ours, theirs)]
+    if all(kinds) and kinds[0] != kinds[1]:
+        return f"another processor: {kinds[0]}; {kinds[1]}"
     if machines[0] == _machine({}) or machines[0][1] is None:
         return f"unknown machine: {names}"
     if not all(there):

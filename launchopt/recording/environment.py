@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+PROCESSOR = ("vendor_id", "cpu family", "model", "stepping")  # keys of /proc/cpuinfo on x86
+PROCESSOR = (*PROCESSOR, *(f"CPU {key}" for key in ("implementer", "variant", "part", "revision")))  # and on Arm
 # `git_dirty` covers only these paths of the checkout, so that new results do not set it.
 CODE_PATHS = ("launchopt", "runner", "conf", "scripts", "pyproject.toml")
 CODE = tuple(f":/{path}" for path in CODE_PATHS)
@@ -41,10 +43,22 @@ def environment(plugins: Iterable[str] = ()) -> dict[str, object]:
         "platform": platform.platform(),
         "python": sys.version.split()[0],
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        **_processor(),
         "memory_bytes": memory.total,
         "packages": _packages((*PACKAGES, *plugins)),
         **_git(Path(__file__).parent),
     }
+
+
+def _processor(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """Return the type of processor. A virtual machine can call processors of several years by one name."""
+    try:
+        first, _, _ = path.read_text(errors="replace").partition("\n\n")
+    except OSError:
+        return {}
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    kind = ", ".join(f"{key} {found[key]}" for key in PROCESSOR if key in found)
+    return {"processor": kind} if kind else {}
 
 
 def _packages(names: Iterable[str]) -> dict[str, str]:

@@ -31,7 +31,7 @@ _SHAPE = {  # of what the reading commands use
     **{"overrides": [str], "notices": [str], "repeats_done": int, "device": _DEVICE, "waterfall": [[str]]},
     **dict.fromkeys(("ceilings", "ceilings_after"), _NUMBERS),
     "environment": {
-        **dict.fromkeys(("git_revision", "python", "platform"), str),
+        **dict.fromkeys(("git_revision", "python", "platform", "processor"), str),
         **{"git_dirty": bool, "packages": _TEXTS, "device": _DEVICE, "cores": int, "memory_bytes": int},
     },
     "config": {"timing": {"kind": str}},
@@ -41,6 +41,7 @@ _SHAPE = {  # of what the reading commands use
 _KEYS_NAMED = 6  # maximum keys that a warning names; it only counts the others
 # Where a manifest says on which machine a run was: its device and cores, then the GPU's driver and CUDA's libraries.
 MACHINE = (("environment", "device", "name"), ("environment", "cores"))
+PROCESSOR = ("environment", "processor")  # unknown to results of earlier versions
 GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 
 

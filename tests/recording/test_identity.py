@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.config.composing import planned
 
 from launchopt.command import COMMAND_DTYPE, Dtype
-from launchopt.recording.environment import _git, environment
+from launchopt.recording.environment import _git, _processor, environment
 from launchopt.recording.identity import DIGEST_BYTES, stream_hash
 from launchopt.streams.gemm_stream import CommandOrder
 from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandStream
@@ -123,6 +123,21 @@ def test_results_carry_revision_and_whether_it_was_changed(monkeypatch: pytest.M
     found = environment()
     assert (found["git_revision"], found["git_dirty"]) == ("f" * 40, None)
     assert len(found["code_sha1"]) == 40
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [("processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\n\nmodel\t: 9",
+      "vendor_id AuthenticAMD, cpu family 25, model 1"),
+     ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n", "CPU implementer 0x41, CPU part 0xd4f"),
+     ("nothing of this kind", None)],
+)  # fmt: skip
+def test_the_type_of_a_processor_is_told_apart_where_its_name_is_not(
+    lines: str, kind: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "cpuinfo").write_text(lines)
+    assert _processor(tmp_path / "cpuinfo").get("processor") == kind
+    assert _processor(tmp_path / "missing") == {}
 
 
 def test_changes_of_code_count_and_folders_of_results_do_not(tmp_path: Path) -> None:

@@ -138,6 +138,15 @@ def test_a_share_of_a_larger_host_is_not_the_whole_of_a_smaller_one(
     assert "another host: a CPU, 16 cores, a CPU, 32 cores" in judged(tmp_path, capsys)[2]
 
 
+def test_two_types_of_processor_under_one_name_are_two_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for side, model in (("old", 1), ("new", 17)):
+        environment = {"cores": 2, "device": {"name": "AMD EPYC"}, "processor": f"cpu family 25, model {model}"}
+        run(tmp_path / side / "a", processes=3, environment=environment)
+    assert "another processor: cpu family 25, model 1; cpu family 25, model 17" in judged(tmp_path, capsys)[2]
+
+
 def test_without_an_interval_nothing_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     calibrated(tmp_path / "new/calibration", cores=4)  # of another machine
     for side in ("old", "new"):

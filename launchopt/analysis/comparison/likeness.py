@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from launchopt.analysis.stream_rows import STREAM, is_independent
-from launchopt.recording.manifest import GPU_LIBRARIES, MACHINE, Manifest, value_at
+from launchopt.recording.manifest import GPU_LIBRARIES, MACHINE, PROCESSOR, Manifest, value_at
 from launchopt.recording.results import Row
 
 # Columns in which two rows of the same work agree: the stream, its order, and the bytes it moved.
@@ -57,11 +57,15 @@ def unlike_settings(a: Manifest, b: Manifest) -> list[str]:
 
 
 def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
-    """Return a text for each difference between the machines: device, cores, GPU driver and CUDA libraries."""
+    """Return a text for each difference between the machines: device, cores, GPU driver and CUDA libraries.
+
+    The type of processor counts if both manifests have it.
+    """
     unknown = [side for side, manifest in (("A", a), ("B", b)) if manifest is None]
     if a is None or b is None:
         return [f"{' and '.join(unknown)} without manifest.json: nothing says on which machine"]
     paths = [*MACHINE, *(("device_versions", name) for name in GPU_LIBRARIES)]
+    paths += [PROCESSOR] if value_at(a, PROCESSOR) and value_at(b, PROCESSOR) else []
     pairs = [(" ".join(path[1:]), value_at(a, path), value_at(b, path)) for path in paths]
     return [differing(name, one, other) for name, one, other in pairs if one != other]
 

@@ -125,9 +125,10 @@ def place(processor: str, environment: Manifest) -> dict[str, str]:
     memory_bytes = environment.get("memory_bytes")
     cores = f"{environment.get('cores', NOTHING)} cores"
     memory = "" if memory_bytes is None else f", {memory_bytes / 1e9:,.1f} GB of memory"
+    kind = f" ({environment['processor']})" if "processor" in environment else ""
     return {
         "host": f"{environment.get('platform', NOTHING)}, Python {environment.get('python', NOTHING)}",
-        "processor": f"{processor + '; ' if processor else ''}{cores} to use{memory}",
+        "processor": f"{f'{processor}{kind}; ' if processor else ''}{cores} to use{memory}",
         "revision": _revision(environment),
     }
 

@@ -65,6 +65,15 @@ def test_another_machine_or_setting_is_refused_by_name_and_forced_loudly(path: s
     assert_loud(forced)
 
 
+def test_two_types_of_processor_under_one_name_are_two_machines() -> None:
+    """A virtual machine calls processors of several years `AMD EPYC`. Results of earlier versions lack the type."""
+    kinds = ["vendor_id AuthenticAMD, cpu family 25, model 1", "vendor_id AuthenticAMD, cpu family 25, model 17"]
+    a, b = sides(repeats(*NINE), repeats(*NINE), environment__processor=kinds[1])
+    assert len(compare(a, b).comparisons) == 1
+    a.runs[0].manifest["environment"]["processor"] = kinds[0]  # type: ignore[index]
+    assert f"processor: {kinds[0]} in A, {kinds[1]} in B" in compare(a, b).refused[0]
+
+
 def test_nothing_is_known_of_a_machine_without_a_manifest() -> None:
     a, b = sides(repeats(*NINE), repeats(*NINE))
     b.runs[0] = Run("0", "new", b.runs[0].rows, None)
