@@ -13,8 +13,10 @@ from pathlib import Path
 
 import psutil
 
-PROCESSOR = ("vendor_id", "cpu family", "model", "stepping")  # keys of /proc/cpuinfo on x86
-PROCESSOR = (*PROCESSOR, *(f"CPU {key}" for key in ("implementer", "variant", "part", "revision")))  # and on Arm
+PROCESSOR = (  # keys of /proc/cpuinfo, on x86 and on Arm
+    *("vendor_id", "cpu family", "model", "stepping"),
+    *("CPU implementer", "CPU variant", "CPU part", "CPU revision"),
+)
 # `git_dirty` covers only these paths of the checkout, so that new results do not set it.
 CODE_PATHS = ("launchopt", "runner", "conf", "scripts", "pyproject.toml")
 CODE = tuple(f":/{path}" for path in CODE_PATHS)
