@@ -5,7 +5,8 @@ Readers of several runs compare rows and manifests by run_id. So a run that shar
     names_in([Path("monday"), Path("tuesday")])  # {(Path('monday/sweep/0'), 'sweep/0'): 'monday/sweep/0', ...}
 
 All readers of the same folders get the same names, whatever they can use of a run. Folders whose rows are the same
-file, byte for byte, are copies of one run, and keep one name.
+file are copies of one run, and keep one name: files of one size with the same first and last END_BYTES. The end of a
+Parquet file says where each column lies and how long it is.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,6 +24,7 @@ from launchopt.files import JsonObject, as_utf8, open_regular
 
 ROWS = "summary.parquet"
 HEAD_BYTES = 4096  # of a manifest, whose second key is run_id
+END_BYTES = 1 << 20  # a damaged file can be larger than any disk
 _RUN_ID = re.compile(rb'"run_id": ("(?:[^"\\]|\\.)*")')
 Names = Mapping[tuple[Path, object], str]
 
@@ -79,9 +82,13 @@ def _run_id(folder: Path, rows: Path) -> str | None:
 
 
 def _content(rows: Path) -> str | None:
-    """Return a hash of the file of a run's rows; None if it cannot be read."""
+    """Return the size of the file of a run's rows, and a hash of its two ends; None if it cannot be read."""
     try:
         with open_regular(rows) as file:
-            return hashlib.blake2b(file.read()).hexdigest()
+            ends = hashlib.blake2b(file.read(END_BYTES))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - END_BYTES))
+            ends.update(file.read(END_BYTES))
+            return f"{size} {ends.hexdigest()}"
     except OSError:
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
+from support.processes.limits import limited
 
 from launchopt.recording.results import read_histograms, read_manifests, read_summaries
 from launchopt.recording.run_names import names_in
@@ -67,6 +68,13 @@ def test_copies_of_a_run_keep_one_name() -> None:
     assert names_of_rows([Path("monday"), Path("copy")]) == ["1800000/3"]
     names = ["a copy/1800000/3", "tuesday/1800000/3"]
     assert names_of_rows(EVERYWHERE) == sorted({run.name for run in read_source(EVERYWHERE).runs}) == names
+
+
+def test_rows_beyond_any_disk_are_told_apart_at_once() -> None:
+    """A damaged file claims a size that no reader could read to its end."""
+    os.truncate(TUESDAY / "summary.parquet", 1 << 40)
+    with limited(5.0, 256 << 20):
+        assert sorted(names_in(EVERYWHERE).values()) == BOTH
 
 
 @pytest.mark.parametrize("manifest", [None, "", "[1]", "{", '{"run_id": ["1800000/3"], "started_utc": {}}'])
