@@ -1,7 +1,7 @@
 """The advice of `launchopt advise` beside the best stack of a sweep, as a table of a page.
 
 In: advised.json, `{"advised": [{"run"}, ...]}`. `run` is a folder of scripts/advised.py, relative to that file: its
-answer.json has the advice, and its sweep all stacks in turn. Out: Markdown.
+answer.json has the advice and its lines, and its sweep all stacks in turn. Out: Markdown.
 
 The advised stack is good enough if the fastest stack of the sweep is at most 5% faster. The upper limit of the 95%
 interval of the factor, which compares the two repeat by repeat, decides.
@@ -22,21 +22,24 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
 from launchopt.recording import results
 from launchopt.recording.results import Row
+from runner.advise.halving import Decision
 
 FILE, ANSWER, SWEEP = "advised.json", "answer.json", "sweep"
 SLOW = 3.0  # the sweep leaves out stacks that took this many times as long as the fastest in a short run
 MARGIN = 0.05
 YES, MEDIAN, NO = "yes", "in the median", "NO"
+UNSURE = "no"
 LEGEND = (
     "Advised: the stack that `launchopt advise` chose. Took: seconds of the whole command, once compiled. "
     "Fastest: the stack with the smallest median wall time of all that advise can choose from; they run in turn in one "
     f"process, after the advice. Those over {SLOW:g} times as slow as the fastest in a short run are left out. "
     "Factor: how many times as fast as the advised stack the fastest is, with the 95% interval. Within 5%: yes if the "
-    f"whole interval is at most {1 + MARGIN:g}, NO if the median is above it. Layers: those that ran, of those in the "
-    "config.json. All stacks have the default batching."
+    f"whole interval is at most {1 + MARGIN:g}, NO if the median is above it. Sure: yes if the answer said that "
+    f"{Decision.decided.value}, no if it called this undecided, or if only one stack ran. Layers: those that ran, of "
+    "those in the config.json. All stacks have the default batching."
 )
 _HEADINGS = {"work": "---", "layers": "---:", "took, of a budget": "---:", "advised": "---", "fastest": "---"}
-_HEADINGS |= {"factor": "---:", "within 5%": "---", "stacks, repeats": "---:"}
+_HEADINGS |= {"factor": "---:", "within 5%": "---", "sure": "---", "stacks, repeats": "---:"}
 Arms = Mapping[str, Sequence[Row]]
 
 
@@ -55,9 +58,18 @@ def markdown(path: Path) -> str:
         lines = [_cells(run, read_json(run / ANSWER)) for run in runs]
     except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
         raise DataError(path, None, f"not a list of advices ({type(error).__name__}: {error})") from None
-    verdicts = [line[list(_HEADINGS).index("within 5%")] for line in lines]
-    count = f"Within 5%: {verdicts.count(YES)} of {len(lines)}; in the median {verdicts.count(MEDIAN)} more."
-    return f"{LEGEND}\n\n{plain(_HEADINGS, lines)}\n{count}\n"
+    return f"{LEGEND}\n\n{plain(_HEADINGS, lines)}\n{_count(lines)}\n"
+
+
+def _count(lines: Sequence[Sequence[str]]) -> str:
+    """Return how many answers are within the margin: of all, and of those that were sure."""
+    within, sure = (list(_HEADINGS).index(name) for name in ("within 5%", "sure"))
+
+    def counts(some: Sequence[Sequence[str]]) -> str:
+        verdicts = [line[within] for line in some]
+        return f"{verdicts.count(YES)} of {len(some)}; in the median {verdicts.count(MEDIAN)} more"
+
+    return f"Within 5%: {counts(lines)}. Of the sure ones: {counts([line for line in lines if line[sure] == YES])}."
 
 
 def _cells(run: Path, answer: JsonObject) -> list[str]:
@@ -74,6 +86,7 @@ def _cells(run: Path, answer: JsonObject) -> list[str]:
         "the same" if judged.fastest == advised else escaped(judged.fastest),
         judged.factor.shown if judged.factor else NOTHING,
         judged.within,
+        YES if any(Decision.decided.value in line for line in answer["lines"]) else UNSURE,
         f"{len(arms)} of {answer['stacks']}, {min(map(len, arms.values()))}",
     ]
 

@@ -12,11 +12,10 @@ from statistics import median
 
 from launchopt.files import JsonObject, read_json
 from launchopt.recording.results import read_summaries
+from runner.advise.halving import Decision
 from runner.report import advised, several_gpus, weight_goals
 from runner.report import step_goals as shown_goals
 from support.measured import REFERENCE
-
-FEW_STACKS = 25  # of a check without loops on the GPU
 
 
 def weight_cells(name: str, row: int) -> list[str]:
@@ -94,9 +93,26 @@ def answers(place: str) -> list[tuple[Path, JsonObject]]:
     return [(run, read_json(run / advised.ANSWER)) for run in runs]
 
 
-def verdicts_of_all_stacks(place: str) -> list[str]:
-    """The verdicts of the rows of advice whose check had all stacks, those with loops on the GPU among them."""
-    return [advised._cells(run, answer)[6] for run, answer in answers(place) if answer["stacks"] > FEW_STACKS]
+def behind_though_sure() -> list[bool]:
+    """Of each answer that was sure and over 5% behind in the median: whether its interval includes 5%."""
+    sure, limit = Decision.decided.value, 1 + advised.MARGIN
+    judged = [
+        advised.judge(advised._arms(run / advised.SWEEP), answer["advised"])
+        for place in ("gpu", "cpu2")
+        for run, answer in answers(place)
+        if any(sure in line for line in answer["lines"])
+    ]
+    factors = [each.factor for each in judged if each.within == advised.NO]
+    return [each is not None and each.low is not None and each.low <= limit for each in factors]
+
+
+def unsure(place: str) -> tuple[object, ...]:
+    """Words of answers that were not sure, each with its count; then the least and the most budget that they named."""
+    lines = [line for _, answer in answers(place) for line in answer["lines"]]
+    words = ("undecided", "alone ran in time")
+    counts = [sum(word in line and "budget-s" in line for line in lines) for word in words]
+    budgets = [int(found[1]) for line in lines if (found := re.search(r"--budget-s (\d+)", line))]
+    return *(each for pair in zip(words, counts, strict=True) for each in pair), min(budgets), max(budgets)
 
 
 def advice(place: str) -> list[tuple[int, str]]:

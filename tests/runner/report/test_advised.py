@@ -19,7 +19,16 @@ STEADY = (1.0, 1.001, 0.999, 1.002, 0.998)
 NOISY = (1.0, 1.2, 0.85, 1.1, 0.9)
 
 
-def page(folder: Path, walls_ms: dict[str, float], advised: str = "graph", noise: tuple[float, ...] = STEADY) -> Path:
+SURE = "gain: 2.0x as fast as engine; no other stack of the last round can be more than 5% faster"
+
+
+def page(
+    folder: Path,
+    walls_ms: dict[str, float],
+    advised: str = "graph",
+    noise: tuple[float, ...] = STEADY,
+    gain: str = SURE,
+) -> Path:
     """Write the sweep of one advice, in which the first stack is as noisy as `noise`."""
     rows = []
     for at, (mode, wall_ms) in enumerate(walls_ms.items()):
@@ -27,6 +36,7 @@ def page(folder: Path, walls_ms: dict[str, float], advised: str = "graph", noise
         rows += repeats(*walls, mode=mode, **WORK)
     write(folder / "llama_4" / SWEEP, rows)
     answer = {"advised": advised, "requests": 4, "layers": 16, "budget_s": 60, "took_s": 48.25, "stacks": 9}
+    answer |= {"lines": ["now: engine takes 20.0 ms", f"do: mode={advised}", gain]}
     (folder / "llama_4" / ANSWER).write_text(json.dumps(answer))
     path = folder / FILE
     path.write_text(json.dumps({"advised": [{"run": "llama_4"}]}))
@@ -41,8 +51,9 @@ def cells(path: Path) -> list[str]:
 def test_the_fastest_stack_as_advised_is_within_the_margin(tmp_path: Path) -> None:
     path = page(tmp_path, {"graph": 10.0, "engine": 20.0, "pdl": 11.0})
     work = ["llama bf16, 4 requests, NVIDIA H200", "8 of 16", "48.25 s of 60", "graph", "the same", NOTHING, "yes"]
-    assert cells(path) == [*work, "3 of 9, 5"]
-    assert markdown(path).endswith("Within 5%: 1 of 1; in the median 0 more.\n")
+    assert cells(path) == [*work, "yes", "3 of 9, 5"]
+    counts = "Within 5%: 1 of 1; in the median 0 more. Of the sure ones: 1 of 1; in the median 0 more.\n"
+    assert markdown(path).endswith(counts)
     assert FILES[FILE] is markdown
 
 
@@ -56,6 +67,15 @@ def test_the_upper_limit_decides_and_a_median_above_the_margin_is_a_no(
     found = cells(page(tmp_path, {"pdl": wall_ms, "graph": 10.0}, noise=noise))
     assert (found[4], found[6]) == ("pdl", within)
     assert found[5].startswith(f"{10.0 / wall_ms:.3f}"[:4])
+
+
+@pytest.mark.parametrize(
+    "gain", ["gain: 1.1x as fast as engine; others may be over 5% faster: undecided", "gain: unknown"]
+)
+def test_an_answer_that_was_not_sure_is_counted_apart(gain: str, tmp_path: Path) -> None:
+    path = page(tmp_path, {"pdl": 9.0, "graph": 10.0}, gain=gain)
+    assert cells(path)[6:8] == ["NO", "no"]
+    assert "Of the sure ones: 0 of 0" in markdown(path)
 
 
 def test_an_advised_stack_that_did_not_run_is_a_no(tmp_path: Path) -> None:
