@@ -8,7 +8,7 @@ prints nothing.
 
 Times are those of untraced runs; traced runs give kernels and GPU busy. A line with a failed or unverified repeat gets
 no verdict. A rate above a measured ceiling without an explanation is an error, and comes first. `bound` has the rules,
-`roofline` the arithmetic, `evidence` the numbers, `first_strategy` the choice.
+`roofline` the arithmetic, `evidence` the numbers, `first_strategy` the choice, `sentence` the words.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, bu
 from launchopt.analysis.verdict.bound import Bound, Shares, Side, classify
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.evidence import evidence_of, shares_of
-from launchopt.analysis.verdict.first_strategy import Judged, first_to_try, sentence
+from launchopt.analysis.verdict.first_strategy import Judged, first_to_try
 from launchopt.analysis.verdict.roofline import impossible, predict
+from launchopt.analysis.verdict.sentence import sentence
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval
 
