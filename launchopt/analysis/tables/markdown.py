@@ -57,7 +57,7 @@ FORGES = re.compile(r"@(?=\w)|#(?=\d)|:(?=//)|www(?=\.)", re.IGNORECASE)  # a fo
 
 def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[list[str]]]:
     """Return the columns of a set and the cells of every line that generated tokens."""
-    columns = _shown(TOKEN_COLUMNS, table, kind)
+    columns = _with_runs(_shown(TOKEN_COLUMNS, table, kind), table, kind)
     lines = [line for line in table.lines if line.median("tokens") is not None]
     return columns, [[column.cell(line) for column in columns] for line in lines]
 
@@ -65,13 +65,10 @@ def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[l
 def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Column[Line]], list[list[str]], list[str]]:
     """Return the columns of a set, the cells of every line, and the notes, numbered after the `known` ones.
 
-    Several runs have a column with the run: the first, or in a short set the second. `remarks_by_column` says which
-    column has the number of a note.
+    `remarks_by_column` says which column has the number of a note.
     """
     columns = [column for column in _shown(COLUMNS, table, kind) if not _is_empty_overload(column, table)]
-    if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
-        run: Column[Line] = Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True)
-        columns.insert(int(kind != "full"), run)
+    columns = _with_runs(columns, table, kind)
     notes = list(known)
     cells: list[list[str]] = []
     for line in table.lines:
@@ -80,6 +77,15 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
         marks = {name: "".join(f" ({notes.index(each) + 1})" for each in texts) for name, texts in remarks.items()}
         cells.append([c.cell(line) + marks.get(c.heading, "") for c in columns])
     return columns, cells, notes
+
+
+def _with_runs(columns: Sequence[Column[Line]], table: Table, kind: str) -> list[Column[Line]]:
+    """Return the columns, with one for the run if the table has several: the first, or in a short set the second."""
+    if kind == "compact" or len({line["run_id"] for line in table.lines}) == 1:
+        return [*columns]
+    run: Column[Line] = Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True)
+    at = int(kind != "full")
+    return [*columns[:at], run, *columns[at:]]
 
 
 def _shown(columns: Sequence[Column[Line]], table: Table, kind: str) -> list[Column[Line]]:

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import altair as alt
 
+from launchopt.analysis.line_names import labelled
 from launchopt.analysis.metric import WALL, name_of, unless_wall
 from launchopt.analysis.tables.rows import BASELINE, Line, Table
 from launchopt.files import JsonObject
@@ -83,7 +84,7 @@ def _device(table: Table) -> str:
 
 
 def _label(table: Table, line: Line, with_device: bool) -> str:
-    label = f"{table['workload']} {table.number_types} · {line['mode']} · {line.configuration}"
+    label = f"{table['workload']} {table.number_types} · {labelled(line, table.lines)}"
     return f"{label}\n{_device(table)}" if with_device else label
 
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from launchopt.analysis.line_names import told_apart
 from launchopt.analysis.stream_rows import cached, digits, number_types, weight_bytes
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
@@ -139,11 +140,10 @@ def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine 
 
 
 def _name(strategy: StrategyLine, table: StrategyTable) -> str:
-    """Return a label: the mode, its settings if other lines have that mode, and a note if order was not kept."""
+    """Return a label: the mode, what tells it from other lines of that mode, and a note if order was not kept."""
     line = strategy.line
-    is_alone = sum(each.line["mode"] == line["mode"] for each in table.strategies) == 1
-    name = line["mode"] if is_alone else f"{line['mode']}, {line.configuration}"
-    return f"{name} ({line.disorder})" if line.disorder else str(name)
+    name = ", ".join([str(line["mode"]), *told_apart(line, [each.line for each in table.strategies])])
+    return f"{name} ({line.disorder})" if line.disorder else name
 
 
 def _idle_ms(strategy: StrategyLine) -> tuple[float | None, bool]:

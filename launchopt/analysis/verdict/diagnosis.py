@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from launchopt.analysis.line_names import named
 from launchopt.analysis.several_gpus import is_on_several
 from launchopt.analysis.stream_rows import STREAM, digits, stream_subtitle, stream_title
 from launchopt.analysis.tables.rows import Line, build_tables
@@ -25,7 +26,7 @@ from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.evidence import evidence_of, shares_of
 from launchopt.analysis.verdict.first_strategy import Judged, first_to_try
 from launchopt.analysis.verdict.roofline import impossible, predict
-from launchopt.analysis.verdict.sentence import sentence
+from launchopt.analysis.verdict.sentence import name_of, sentence
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval
 
@@ -57,6 +58,7 @@ class DiagnosedLine:
     kernel_headroom: float | None = None
     speedup_metric: str | None = None
     disorder: str | None = None  # `dependencies ignored`; None: the order was kept
+    name: str = ""  # the mode, with what tells it from other lines of its mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +101,13 @@ def _stream(row: Row) -> tuple[object, ...]:
 
 def _diagnosis(table: StrategyTable, calibration: Calibration | None) -> Diagnosis:
     judged = [_judge(strategy, table.strategies, calibration) for strategy in table.strategies]
-    errors = [f"{each.strategy.line['mode']}: {why}" for each in judged if (why := _impossible(each.strategy.line))]
+    errors = [f"{name_of(each, judged)}: {why}" for each in judged if (why := _impossible(each.strategy.line))]
     choice = first_to_try(judged, table.refused)
     return Diagnosis(
         stream_title(table.stream),
         stream_subtitle(table.stream),
         sentence(judged, choice, errors),
-        [_line(each) for each in judged],
+        [_line(each, name_of(each, judged)) for each in judged],
         choice.mode if choice else None,
         judged[0].evidence,
         errors,
@@ -142,7 +144,7 @@ def _saved(strategy: StrategyLine, others: list[StrategyLine]) -> float | None:
     return 1 - min(times) / wall_ms if times else None
 
 
-def _line(judged: Judged) -> DiagnosedLine:
+def _line(judged: Judged, name: str) -> DiagnosedLine:
     prediction, line, is_sound = judged.prediction, judged.strategy.line, judged.is_sound
     work, launches = prediction.work, prediction.launches
     return DiagnosedLine(
@@ -164,6 +166,7 @@ def _line(judged: Judged) -> DiagnosedLine:
         kernel_headroom=judged.kernel_headroom,
         speedup_metric=None if line.speedup is None else line.metric,
         disorder=line.disorder,
+        name=name,
     )
 
 
@@ -172,6 +175,9 @@ def _only_traced(title: str, subtitle: str, lines: list[Line]) -> Diagnosis:
     for line in lines:
         counts = [("kernels", line.median("kernels"), ""), ("GPU busy", line.median("gpu_busy_ms"), " ms")]
         facts = [f"{name}: {digits(value)}{unit}" for name, value, unit in counts if value is not None]
-        shown.append(DiagnosedLine(line["mode"], None, None, None, None, None, Bound.NO_VERDICT.value, facts))
+        name = named(line, lines)
+        shown.append(
+            DiagnosedLine(line["mode"], None, None, None, None, None, Bound.NO_VERDICT.value, facts, name=name)
+        )
     words = "No verdict: only traced runs of this work, and a tracer's times are no headline times. Run it untraced."
     return Diagnosis(title, subtitle, words, shown, None, [])

@@ -5,6 +5,7 @@ In: `diagnosis.Diagnosis`. Out: Markdown, or cells for a terminal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from launchopt.analysis.metric import WALL, unless_wall
@@ -64,13 +65,17 @@ def diagnosis_grid(one: Diagnosis) -> tuple[list[Column[DiagnosedLine]], list[li
 
 
 def diagnosis_evidence(one: Diagnosis) -> list[str]:
-    """Return a fact per line: on the line of the verdict, on the strategy to try, and on the source of launch costs."""
+    """Return a fact per line: on the line of the verdict, on the strategy to try, and on the source of launch costs.
+
+    Of several lines of that strategy the fastest is shown.
+    """
     subject = one.lines[0]
-    shown = [subject, *(line for line in one.lines[1:] if line.mode == one.first_to_try)][:2]
-    facts = [f"{line.mode}: {fact}" for line in shown for fact in line.evidence]
-    facts += [f"{line.mode}: cost of a launch from {line.launch_cost}" for line in shown if line.launch_cost]
+    tried = [line for line in one.lines[1:] if line.mode == one.first_to_try]
+    shown = [subject, *sorted(tried, key=lambda line: line.measured_ms or math.inf)[:1]]
+    facts = [f"{line.name}: {fact}" for line in shown for fact in line.evidence]
+    facts += [f"{line.name}: cost of a launch from {line.launch_cost}" for line in shown if line.launch_cost]
     bound = subject.kernel_headroom
-    without_gaps = f"{subject.mode}: at most {times(bound)} if its own kernels ran without a gap" if bound else None
+    without_gaps = f"{subject.name}: at most {times(bound)} if its own kernels ran without a gap" if bound else None
     return [*facts, *([without_gaps] if without_gaps else [])]
 
 

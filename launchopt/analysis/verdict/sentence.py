@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launchopt.analysis.line_names import named
 from launchopt.analysis.stream_rows import digits, timeout
 from launchopt.analysis.tables.columns import count, number, speedup
 from launchopt.analysis.verdict.bound import Bound, Side
@@ -30,14 +31,17 @@ def sentence(lines: Sequence[Judged], choice: Choice | None, errors: Sequence[st
     if errors:
         return f"Impossible: {errors[0]}. No number of this run may be used before that is understood."
     subject = lines[0]
-    line = subject.strategy.line
-    is_alone = sum(each.strategy.line["mode"] == line["mode"] for each in lines) == 1
-    mode = line["mode"] if is_alone else f"{line['mode']} ({line.configuration})"
+    mode = name_of(subject, lines)
     if not subject.is_sound:
         return f"No verdict: {mode} {'was ' if subject.evidence[0] == 'not verified' else ''}{subject.evidence[0]}."
     opening = f"{mode} is {subject.name}: {_reason(subject)}." if subject.bound is not Bound.UNDECIDED else ""
     parts = [opening or f"{mode} has an undetermined bottleneck: {_reason(subject)}."]
     return " ".join([*parts, _advice(lines, choice), *_others(lines, choice)]).replace("  ", " ").strip()
+
+
+def name_of(judged: Judged, lines: Sequence[Judged]) -> str:
+    """Return the name of a line among the others of its stream."""
+    return named(judged.strategy.line, [each.strategy.line for each in lines])
 
 
 def _reason(judged: Judged) -> str:
@@ -115,7 +119,7 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
     subject = lines[0]
     if choice is not None and choice.judged is not None:
         gained = f"measured {speedup(choice.judged.strategy.line)}{_why(choice.judged)}"
-        return f"Try {choice.mode} first: {gained}; {_left(choice.judged)}."
+        return f"Try {name_of(choice.judged, lines)} first: {gained}; {_left(choice.judged)}."
     if choice is not None:
         most = "" if subject.headroom is None else f", at most {times(subject.headroom)} by the roofline"
         return f"Try {choice.mode} first: not measured here{most}."
@@ -135,6 +139,7 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
 def _open(lines: Sequence[Judged]) -> str:
     """Return which modes may be faster than the first line, or as fast, although no interval shows it."""
     quantises = bool(lines[0].strategy.line["quantised_inputs"])  # else outputs of modes that do are other ones
+    all_lines = [each.strategy.line for each in lines]
     sound = [each.strategy.line for each in lines[1:] if each.is_sound]
     others = [line for line in sound if quantises or not line["quantised_inputs"]]
     undecided = [(line.speedup.value, line) for line in others if line.speedup and line.verdict is Verdict.UNDECIDED]
@@ -142,7 +147,9 @@ def _open(lines: Sequence[Judged]) -> str:
     if likely:
         how = ["faster" if factor > 1 + SMALLEST_EFFECT else "as fast" for factor, _ in likely]
         shown = zip(how[:2], likely, strict=False)
-        return " ".join(f"{line['mode']} may be {word} ({speedup(line)}); undecided." for word, (_, line) in shown)
+        return " ".join(
+            f"{named(line, all_lines)} may be {word} ({speedup(line)}); undecided." for word, (_, line) in shown
+        )
     return "No other mode that was measured is faster." if any(line.speedup for line in others) else ""
 
 
@@ -184,8 +191,8 @@ def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
         if fastest is not choice.judged:
             disorder = fastest.strategy.line.disorder
             why = f"but {disorder}" if disorder else "but takes more work in an engine"
-            sentences.append(f"Fastest is {fastest.strategy.line['mode']} ({number(wall_ms(fastest))} ms), {why}.")
+            sentences.append(f"Fastest is {name_of(fastest, lines)} ({number(wall_ms(fastest))} ms), {why}.")
         if choice.judged.strategy.line.disorder:
             sentences.append(f"Warning: {choice.judged.strategy.line.disorder}.")
-    bad = [each.strategy.line["mode"] for each in lines if not each.is_sound]
+    bad = [name_of(each, lines) for each in lines if not each.is_sound]
     return [*sentences, *([f"No verdict on {', '.join(bad)}: failed or not verified."] if bad else [])]
