@@ -4,96 +4,33 @@ from __future__ import annotations
 
 import importlib
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.paths import ROOT
+from support.goal_checkout import GPU, PAGES, REVISION, checkout_in, manifest, measured
 from support.results.kernel_rows import traced_rows
 from support.results.summary_rows import repeats, write
 
 from launchopt.recording import results
-from launchopt.recording.manifest import SCHEMA_VERSION
 from scripts import goal_pages
 from scripts.reference_advised import ADVISED_PARTS
 from scripts.reference_advised import CPU as ON_CPU
 from scripts.reference_advised import GPU as ON_GPU
-from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
+from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, RUN, WATERFALL_PARTS
 from scripts.reference_gpus import BEFORE, GPU_PARTS, ONE, SPLIT_PARTS, SPLIT_STACKS, TWO
 from scripts.reference_many_gpus import MANY, MANY_PARTS, place_of
-from scripts.reference_part import Part
 from scripts.reference_weights import EXPERT_PARTS, EXPERT_SERIAL, EXPERT_STACK, QUANTISED_PARTS, TRACED_PARTS
 
-REVISION, CODE = "a1" * 20, "c0de"
-GPU = "NVIDIA H100 80GB HBM3"
 SMALL = "workload.cache=hot workload.replicas=1 workload.tokens=2 repeats=2 verify_budget_s=0.1"
 TINY = f"device=cpu model=tiny model.head_dim=64 {SMALL}"
 FUSED = "engine+graph"  # of the stacks that a CPU can run
-LAYER = {"workload": "layer", "model": "llama", "layers": 16, "dtype": "bf16", "requests": 1, "tokens": 100}
-LAYER |= {"weight_bytes": 247_160_000_000, "gpu": GPU, "ordering": "per_request"}
-PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS, goal_pages.ADVICE_PAGE, goal_pages.GPUS_PAGE)
-PAGES = (*PAGES, *goal_pages.WEIGHT_PAGES.values(), *goal_pages.BENCHES.values())
-OWN_BLOCKS = {"split": goal_pages.SPLIT_PAGE}  # of pages that show other results, too
-OWN_BLOCKS |= {block: page for name, page in goal_pages.WEIGHT_PAGES.items() for block in (name, f"{name}_kernels")}
 
 
 @pytest.fixture
 def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The pages of the repository, and the results of the README."""
-    root = tmp_path / "checkout"
-    for name in PAGES:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text((ROOT / name).read_text())
-    for page in PAGES:  # a page may show results that this checkout does not have yet
-        shown = (root / page).read_text().replace("outputs/reference/goals/advice", "outputs/reference/readme/advice")
-        (root / page).write_text(shown)
-    for shown in ("readme", "gpu"):
-        (root / "outputs/reference" / shown).symlink_to(ROOT / "outputs/reference" / shown)
-    pages = OWN_BLOCKS | {"gpus": goal_pages.GPUS_PAGE}
-    for name, page in (*pages.items(), (MANY, goal_pages.GPUS_PAGE), (MANY, goal_pages.SPLIT_PAGE)):
-        blank(root / page, name)
-    known = {REVISION: {"commit": 500, "date": "2026-11-27", "code_sha1": CODE}}
-    monkeypatch.setattr(goal_pages.revisions, "history_of", lambda root, named: known)
-    return root
-
-
-def blank(page: Path, block: str) -> None:
-    """Leave out what a page shows of results that this checkout does not have."""
-    found = re.sub(rf"(<!-- {block} -->).*(<!-- /{block} -->)", r"\1\n\2", page.read_text(), flags=re.DOTALL)
-    page.write_text(found)
-
-
-def manifest(part: Part, **more: Any) -> dict[str, Any]:
-    about: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "run_id": part.folder, "overrides": [], **more}
-    about["started_utc"] = "2026-11-27T01:02:03+00:00"
-    about["environment"] = {"git_revision": REVISION, "git_dirty": None, "code_sha1": CODE, "device": {"name": GPU}}
-    return about | {"part": {"commands": [*part.commands], "exit_code": 0, "before": {"at_once": 4}}}
-
-
-def measured(new: Path, parts: tuple[Part, ...], change: Callable[[dict[str, Any]], None] = lambda about: None) -> Path:
-    """Write what reference.py leaves on a GPU; `change` alters each manifest."""
-    rates = {"ceilings": {"read_gb_per_s": 3000.0}, "ceilings_after": {"read_gb_per_s": 3100.0}}
-    for part in parts:
-        names = [goal_pages.FUSED, goal_pages.LOOPED, "engine", "graph", "torch_compile", "megakernel", "baseline"]
-        place, more = new / part.folder / RUN, rates
-        if part in WATERFALL_PARTS:
-            names = ["baseline", "coalesced", "engine"]
-            place, more = new / part.folder, {"waterfall": [names]}
-        stream = LAYER | {"run_id": part.folder, "tpot_p50_ms": 1.02}
-        rows = [row for at, name in enumerate(names) for row in repeats(*[100.0 + at] * 5, mode=name, **stream)]
-        write(place, rows)
-        about = manifest(part, **more)
-        change(about)
-        (place / "manifest.json").write_text(json.dumps(about))
-        for name, us in zip(PEERS, (1300.0, 1200.0), strict=True):
-            if any("peer_torch" in command for command in part.commands):
-                (new / part.folder / name).mkdir()
-                (new / part.folder / name / "manifest.json").write_text(json.dumps(about))
-                ways = [{"way": "graph", "us": us + 9}, {"way": "compiled_graph", "us": us}]
-                (new / part.folder / name / "peer_torch.json").write_text(json.dumps({"results": ways}))
-    return new
+    return checkout_in(tmp_path, monkeypatch)
 
 
 def test_a_part_of_the_goals_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,6 +82,7 @@ def test_advices_stand_on_the_page_on_advice_by_machine(checkout: Path, tmp_path
             write(place, modes)
             (place / "manifest.json").write_text(json.dumps(manifest(part)))
         answer = {"advised": "graph", "requests": 1, "layers": 8, "budget_s": 55, "took_s": 54.1, "stacks": 9}
+        answer |= {"lines": ["now: engine takes 11 ms", "do: mode=graph", "gain: 1.1x as fast as engine"]}
         (new / part.folder / "answer.json").write_text(json.dumps(answer))
     assert goal_pages.main([str(new)], checkout) == 0
     page = (checkout / goal_pages.ADVICE_PAGE).read_text()
