@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.results import diagnosed_rows
 from support.results.summary_rows import TOKENS, repeats
 
 from launchopt.analysis.line_names import labelled, named, told_apart
 from launchopt.analysis.tables.markdown import table_markdown
 from launchopt.analysis.tables.rows import build_tables
-from launchopt.analysis.verdict.markdown import diagnosis_evidence
 from launchopt.recording.results import Row
 
 WALLS = (10.0, 10.1, 9.9, 10.2, 9.8)
@@ -42,20 +40,6 @@ def test_a_name_has_only_what_tells_lines_apart(settings: list[dict[str, object]
     assert sorted(named(line, table.lines) for line in lines) == names
     assert len({labelled(line, table.lines) for line in table.lines}) == len(table.lines)
     assert all(" · ".join(told_apart(line, table.lines)[1:]) in labelled(line, table.lines) for line in lines)
-
-
-def test_a_verdict_on_two_runs_says_which_it_describes() -> None:
-    rows = [
-        *diagnosed_rows.repeats("baseline", 100.0, 101.0, 99.0, run_id="monday"),
-        *diagnosed_rows.few("batched", 6.1, 6.2, 6.0, run_id="monday"),
-        *diagnosed_rows.repeats("baseline", 110.0, 111.0, 109.0, run_id="tuesday"),
-        *diagnosed_rows.few("batched", 5.1, 5.2, 5.0, run_id="tuesday"),
-    ]
-    found = diagnosed_rows.only(rows)
-    assert found.sentence.startswith("baseline (run monday) is launch-bound")
-    assert "Try batched (run tuesday) first: " in found.sentence
-    told = {fact.partition(":")[0] for fact in diagnosis_evidence(found)}
-    assert told == {"baseline (run monday)", "batched (run tuesday)"}
 
 
 def test_a_table_of_tokens_says_of_which_run_a_line_is() -> None:

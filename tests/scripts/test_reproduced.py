@@ -130,21 +130,19 @@ def test_another_machine_is_not_judged(
     assert why in err
 
 
-def test_a_share_of_a_larger_host_is_not_the_whole_of_a_smaller_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("sides", "why"),
+    [([{"part": {"before": {"processor": f"a CPU, {cores} cores"}}} for cores in (16, 32)],
+      "another host: a CPU, 16 cores, a CPU, 32 cores"),
+     ([{"environment": {"cores": 2, "device": {"name": "A"}, "processor": f"model {model}"}} for model in (1, 17)],
+      "another processor: model 1; model 17")],
+)  # fmt: skip
+def test_a_share_of_a_larger_host_and_another_processor_of_that_name_are_other_machines(
+    sides: list[dict[str, Any]], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for side, cores in (("old", 16), ("new", 32)):
-        run(tmp_path / side / "a", processes=3, part={"before": {"processor": f"a CPU, {cores} cores"}})
-    assert "another host: a CPU, 16 cores, a CPU, 32 cores" in judged(tmp_path, capsys)[2]
-
-
-def test_two_types_of_processor_under_one_name_are_two_machines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for side, model in (("old", 1), ("new", 17)):
-        environment = {"cores": 2, "device": {"name": "AMD EPYC"}, "processor": f"cpu family 25, model {model}"}
-        run(tmp_path / side / "a", processes=3, environment=environment)
-    assert "another processor: cpu family 25, model 1; cpu family 25, model 17" in judged(tmp_path, capsys)[2]
+    for side, about in zip(("old", "new"), sides, strict=True):
+        run(tmp_path / side / "a", processes=3, **about)
+    assert why in judged(tmp_path, capsys)[2]
 
 
 def test_without_an_interval_nothing_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

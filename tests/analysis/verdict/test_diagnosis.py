@@ -286,17 +286,3 @@ def test_the_further_launches_of_a_step_with_experts_do_not_pack() -> None:
     (fact, *_) = line(only(repeats("expert_kernel", 20.0, 21.0, 19.0, **EXPERTS, **calls)), "expert_kernel").evidence
     assert fact.startswith("launch calls: 2,000 in 250 launches: 250 x 40.00 us = 10.00 ms, 50.0% of the wall time")
     assert "pack" not in fact
-
-
-@pytest.mark.parametrize(
-    ("columns", "less"),
-    [
-        ({}, "a smaller dtype, quantised weights, more sharing"),
-        ({"weights": "fp8 per channel"}, "int4 weights, more sharing"),
-        ({"weights": "int4 per block"}, "more sharing"),
-        (EXPERTS, "a smaller dtype, quantised weights, more tokens a step"),
-    ],
-)
-def test_what_would_need_fewer_bytes_is_no_format_that_the_weights_have(columns: dict[str, Any], less: str) -> None:
-    found = only(repeats("baseline", 100.0, 101.0, 99.0, bytes_ms=70.0, **columns))
-    assert f"fewer bytes or FLOPs would ({less})." in found.sentence

@@ -6,16 +6,13 @@ change copy it from there, and read the difference.
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from support.paths import TESTS
 from support.results.summary_rows import DECODE, TOKENS, everything, repeats, row, write
 
@@ -25,8 +22,7 @@ from launchopt.analysis.tables.rows import NO_VERDICT, SAME_RUN, SEPARATE_RUNS, 
 from launchopt.files import read_json
 from launchopt.recording import results
 from runner.report import __main__ as report
-from runner.report import page, tables
-from runner.report.screen import print_tables
+from runner.report import tables
 
 GOLDEN = TESTS / "golden" / "report.md"
 
@@ -257,49 +253,3 @@ def test_an_order_that_was_violated_on_purpose_is_said_so() -> None:
         tables = build_tables([row(), row(mode="chain", **{**workload, "ordering": "violated"})])
         for kind in ("full", "compact"):
             assert "(order violated on purpose)" in report_markdown(tables, kind)
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 120])
-def test_a_narrow_terminal_keeps_a_line_for_each_mode_with_wall_time_and_speed_up(width: int) -> None:
-    screen = io.StringIO()
-    rows = [*repeats(100.0, 101.0, 99.0, 100.5, 100.2), *repeats(5.0, 5.2, 4.9, 5.1, 5.0, mode="multistream")]
-    print_tables(build_tables(rows), Console(file=screen, width=width, color_system=None))
-    lines = [line.split() for line in screen.getvalue().splitlines()]
-    assert [line[1] for line in lines if line and line[0] in ("baseline", "multistream")] == ["100.2", "5.000"]
-    assert any(line[:2] == ["multistream", "5.000"] and any(each.endswith("x") for each in line) for line in lines)
-    assert max(map(len, screen.getvalue().splitlines())) <= width
-
-
-def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(page, "console", lambda: Console(file=screen, width=140, color_system=None))
-    tables.report([write(tmp_path, everything())])
-    shown = screen.getvalue()
-    words = [line.split() for line in shown.splitlines() if line.strip()]
-    rows = [each for each in words if each[0] in {"baseline", "batched", "graph", "chain"}]
-    assert len(rows) == 14  # every line of every table fits on one line of the screen
-    assert [row[-1] for row in rows if row[-1] != "yes"] == ["NO"]
-    assert shown.count("NVIDIA H200, shapes 64x1x8192, cold cache, closed, max_batch 512, ") == 2
-    assert shown.endswith(f"all columns: {tmp_path / 'report.md'}\n")
-    for text in ("at the measured peak (1)", "FAILED (2)", "(2) failed: 1 of 3 outputs | wrong by <far>"):
-        assert text in shown
-    for note in (
-        "not interleaved: taken in separate runs",
-        "no interval: ",
-        "dependencies ignored",
-        "order violated on purpose",
-        "YES: 61.25/s of 100/s",
-    ):
-        assert note in shown
-    assert "…" not in shown
-    assert max(map(len, shown.splitlines())) <= 140
-    assert (tmp_path / "report.md").exists()
-    tables.frontier([tmp_path], 500.0)
-    assert "Recommended for a p99 of at most 500 us: batched" in screen.getvalue()
-    assert "…" not in screen.getvalue()
-    assert max(map(len, screen.getvalue().splitlines())) <= 140
