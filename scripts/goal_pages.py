@@ -91,7 +91,9 @@ ADVICE = [
 ]
 BASES = """\
 - **Steps of requests** are compared with `engine`, so each factor is what a launch strategy adds to an engine whose
-  CUDA graphs are off. **Independent commands** are compared with one launch for each, `baseline`.
+  CUDA graphs are off. vLLM and SGLang have them on by default: [what a graph alone
+  brings](docs/which-strategy.md#what-each-choice-brings). **Independent commands** are compared with one launch for
+  each, `baseline`.
 """
 
 

@@ -24,7 +24,7 @@ from runner.advise.search import Found
 SWITCHES: dict[str, tuple[str, str, str]] = {
     "coalesce": ("--max-num-seqs {batch}", "--max-running-requests {batch}", "max_batch_size={batch}"),
     "graph": (
-        """--compilation-config '{{"cudagraph_mode": "FULL_DECODE_ONLY"}}'""",
+        "graphs are on by default",
         "--cuda-graph-max-bs {batch}",
         "cuda_graph_config={{max_batch_size: {batch}}}",
     ),

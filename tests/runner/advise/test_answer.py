@@ -73,7 +73,7 @@ def test_switches_for_a_list_do_not_take_its_batch_for_requests(tmp_path: Path) 
     path = tmp_path / "gemms.csv"
     path.write_text("m,n,k\n64,1,64\n")
     line = lines_of(found(of_file("list", path, "cpu", None), "graph"))[4]
-    assert line.startswith("set: vLLM --max-num-seqs N, --compilation-config")
+    assert line.startswith("set: vLLM --max-num-seqs N, graphs are on by default; SGLang")
     assert "SGLang --max-running-requests N, --cuda-graph-max-bs N;" in line
     assert line.endswith("; N: your requests side by side")
 
@@ -85,7 +85,7 @@ def test_a_stack_that_does_not_coalesce_has_no_switch(model: Path) -> None:
 def test_every_switch_has_a_value(model: Path) -> None:
     question = of_model(model, 16, "cpu", None)
     line = lines_of(found(question, "engine+graph"))[4]
-    assert """--compilation-config '{"cudagraph_mode": "FULL_DECODE_ONLY"}', -O2; SGLang""" in line
+    assert "set: vLLM --max-num-seqs 16, graphs are on by default, -O2; SGLang" in line
     assert "cuda_graph_config={max_batch_size: 16}, torch_compile_config={enable_fullgraph: true}" in line
     line = lines_of(found(question, "torch_eager"))[4]
     assert line.endswith(
