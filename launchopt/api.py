@@ -75,12 +75,14 @@ class Result:
     def verdict(self) -> Verdict:
         """The factor of each mode over the base, what bounds the time, and what to try first."""
         from launchopt.analysis.conclusions import factors_of, verdict_of
+        from launchopt.analysis.tables.rows import own_bases
         from launchopt.analysis.verdict.diagnosis import diagnose
         from runner.verdict import calibration_for
 
         refused = {str(each.get("run_id")): each.get("refused") or {} for each in self._manifests}
         factors = [one for rows in self._runs for one in factors_of(rows, self._modes(rows), str(self.folder))]
-        return verdict_of(factors, diagnose(self._rows, refused, calibration_for(self._rows, [self.folder])))
+        calibration = calibration_for(self._rows, [self.folder])
+        return verdict_of(factors, diagnose(self._rows, refused, calibration, own_bases(self._manifests)))
 
     @property
     def objective(self) -> float:
@@ -158,9 +160,9 @@ class Result:
 
             return table_of(self._rows, self.modes, self.verdict.factors)
         from launchopt.analysis.tables.markdown import report_markdown
-        from launchopt.analysis.tables.rows import build_tables
+        from launchopt.analysis.tables.rows import build_tables, own_bases
 
-        return report_markdown(build_tables(self._rows), "compact")
+        return report_markdown(build_tables(self._rows, own_bases(self._manifests)), "compact")
 
 
 @dataclass(frozen=True, slots=True)

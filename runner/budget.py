@@ -63,9 +63,11 @@ def budget(settings: Iterable[str]) -> Budget:
     ask, folders = read_settings(settings)
     if not folders:
         return textbook(ask)
+    from launchopt.analysis.tables.rows import own_bases
     from launchopt.recording import results
 
-    return measured(ask, results.read_summaries(folders), ", ".join(map(str, folders)))
+    own = own_bases(results.read_manifests(folders))
+    return measured(ask, results.read_summaries(folders), ", ".join(map(str, folders)), own)
 
 
 def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:

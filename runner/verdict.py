@@ -46,13 +46,15 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     Raises DataError for folders, files and calibrations that cannot be read or written.
     """
     from launchopt.analysis.several_gpus import NOT_ASKED, gpu_lines
+    from launchopt.analysis.tables.rows import own_bases
     from launchopt.analysis.verdict.diagnosis import diagnose
     from launchopt.recording import results
 
     rows = results.read_summaries(folders)
-    refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
+    manifests = results.read_manifests(folders)
+    refusals = {str(each.get("run_id")): each.get("refused") or {} for each in manifests}
     used = calibration_for(rows, folders, calibration)
-    diagnoses = diagnose(rows, refusals, used)
+    diagnoses = diagnose(rows, refusals, used, own_bases(manifests))
     several, skews = gpu_lines(rows, results.read_gpus(folders)), _skews(folders)
     if output != STDOUT:
         _show(diagnoses)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.rows import build_tables, own_bases
 from launchopt.errors import DataError, one_line
 from launchopt.messages import say
 from launchopt.recording import results
@@ -26,7 +26,8 @@ DRAWN = "--virtual-time-budget=20000"  # ms for the scripts of the page
 
 
 def _speedups(folder: Path, picture: Path) -> None:
-    draw_speedups(build_tables(results.read_summaries([folder])), picture)
+    own = own_bases(results.read_manifests([folder]))
+    draw_speedups(build_tables(results.read_summaries([folder]), own), picture)
 
 
 def _strategies(folder: Path, picture: Path) -> None:

@@ -6,7 +6,7 @@ launches, commands and kernels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Sou
     rows = without_copies(results.read_summaries(folders))
     histogram_rows = results.read_histograms(folders, HISTOGRAMS_USED)
     runs = _runs(folders)
-    refusals = {run.name: run.manifest.get("refused") or {} for run in runs}
+    refusals = _refusals(runs)
     own = own_bases(run.manifest for run in runs)
     calibrations = _calibrations(runs, folders)
     return Source(
@@ -96,7 +96,7 @@ def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Sou
         build_frontiers(rows, histogram_rows, slo_p99_us),
         Histograms(rows, histogram_rows),
         runs,
-        _diagnoses(rows, runs, refusals, calibrations),
+        _diagnoses(rows, runs, own, calibrations),
         list(calibrations.values()),
         build_waterfalls(rows, orders_of(run.manifest for run in runs), refusals),
     )
@@ -113,6 +113,10 @@ def _runs(folders: Sequence[Path]) -> list[Run]:
     return [Run(folder, manifest) for (folder, _), manifest in zip(found.values(), named, strict=True)]
 
 
+def _refusals(runs: Iterable[Run]) -> Refusals:
+    return {run.name: run.manifest.get("refused") or {} for run in runs}
+
+
 def _by_number(path: Path) -> list[tuple[int, str]]:
     """Return a key that sorts the numbered jobs of a sweep: 2 before 10."""
     return [(int(part) if part.isdecimal() else -1, part) for part in path.parts]
@@ -125,9 +129,13 @@ def _calibrations(runs: Iterable[Run], folders: Sequence[Path]) -> dict[str, Cal
 
 
 def _diagnoses(
-    rows: Iterable[Row], runs: Iterable[Run], refusals: Refusals, calibrations: dict[str, Calibration]
+    rows: Iterable[Row],
+    runs: Sequence[Run],
+    own: Mapping[str, Sequence[str]],
+    calibrations: Mapping[str, Calibration],
 ) -> list[Diagnosis]:
     """Return the diagnoses device by device, each with its own calibration."""
+    refusals = _refusals(runs)
     device_of = {run.name: run.device for run in runs}
     by_device: dict[str, list[Row]] = {}
     for row in rows:
@@ -135,5 +143,5 @@ def _diagnoses(
     return [
         diagnosis
         for device, members in by_device.items()
-        for diagnosis in diagnose(members, refusals, calibrations.get(device))
+        for diagnosis in diagnose(members, refusals, calibrations.get(device), own)
     ]

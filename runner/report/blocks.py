@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launchopt.analysis.frontier.markdown import frontier_markdown
 from launchopt.analysis.tables.markdown import report_markdown, sync_blocks
-from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.rows import build_tables, own_bases
 from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
 from launchopt.recording import results
@@ -81,7 +81,8 @@ def _block(folder: Path) -> str:
         return frontier_markdown(frontiers_of([folder], read_slo(folder / FRONTIER_FILE)), "compact")
     if _compares_strategies(folder):
         return strategies_markdown(strategy_tables([folder]), "compact")
-    return report_markdown(build_tables(results.read_summaries([folder])), "compact")
+    own = own_bases(results.read_manifests([folder]))
+    return report_markdown(build_tables(results.read_summaries([folder]), own), "compact")
 
 
 def _compares_strategies(folder: Path) -> bool:

@@ -13,7 +13,7 @@ launches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -95,9 +95,12 @@ def textbook(ask: Ask) -> Budget:
     )
 
 
-def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
-    """Return the budget of every mode in `rows`; DataError naming `source` where no row gives one."""
-    tables = build_strategies(rows)
+def measured(ask: Ask, rows: Iterable[Row], source: str, own: Mapping[str, Sequence[str]] | None = None) -> Budget:
+    """Return the budget of every mode in `rows`; DataError naming `source` where no row gives one.
+
+    own: what `own_bases` returns.
+    """
+    tables = build_strategies(rows, own=own)
     usable = [table for table in tables if commands_per_token(ask, table.stream).asked is not None]
     if not usable:
         why = "no untraced run generated tokens of a model: take decode, layer or moe, or give launches_per_token="

@@ -13,7 +13,7 @@ no verdict. A rate above a measured ceiling without an explanation is an error, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from launchopt.analysis.line_names import named
@@ -75,18 +75,21 @@ class Diagnosis:
 
 
 def diagnose(
-    rows: Iterable[Row], refusals: Mapping[str, Mapping[str, str]], calibration: Calibration | None
+    rows: Iterable[Row],
+    refusals: Mapping[str, Mapping[str, str]],
+    calibration: Calibration | None,
+    own: Mapping[str, Sequence[str]] | None = None,
 ) -> list[Diagnosis]:
     """Return a diagnosis per stream of commands; streams that only ran under a tracer come last.
 
-    Raises DataError if two different rows claim to be the same repeat.
+    own: what `own_bases` returns. Raises DataError if two different rows claim to be the same repeat.
     """
     kept = [row for row in rows if not is_on_several(row)]  # `several_gpus` has lines on these
-    tables = build_strategies(kept, refusals)
+    tables = build_strategies(kept, refusals, own)
     headline = {_stream(table.stream) for table in tables}
     traced = [
         table
-        for table in build_tables(row for row in kept if row["traced"])
+        for table in build_tables((row for row in kept if row["traced"]), own)
         if _stream(table.lines[0].rows[0]) not in headline
     ]
     return [
