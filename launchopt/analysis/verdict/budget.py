@@ -31,10 +31,9 @@ from launchopt.analysis.verdict.budget_question import (
     tokens_of,
 )
 from launchopt.analysis.verdict.evidence import launching_ms
-from launchopt.analysis.verdict.roofline import GRAPHS, predict, recorded_launches
+from launchopt.analysis.verdict.roofline import predict, recorded_launches, replays_graphs
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
-from launchopt.stack import preset_of
 
 US_AN_HOUR = 3600e6
 
@@ -131,7 +130,7 @@ def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine 
     was, wanted = commands_per_token(ask, stream)
     if wanted is None:
         return None
-    is_replayed = was is not None and preset_of(line["mode"]) in GRAPHS and bool(line.median("graph_replays"))
+    is_replayed = was is not None and replays_graphs(line)
     launches = calls / (tokens_of(stream) or 1) if is_replayed else wanted * calls / commands
     us = own_ms / calls * 1e3 if ask.launch_us is None else ask.launch_us
     idle_ms, is_bound = _idle_ms(strategy)
@@ -199,7 +198,7 @@ def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str
             notes.append(f"{title_of(stream)}: {cached(stream)}, so launches of prompts have fewer columns")
         if is_scaled(ask, stream):
             notes.append(_kernels(ask, table))
-    if any(preset_of(each.line["mode"]) in GRAPHS for table in tables for each in table.strategies):
+    if any(replays_graphs(each.line) for table in tables for each in table.strategies):
         notes.append("a graph is replayed once a step: its launches a token do not grow with the layers")
     notes.append("GPU idle: wall time less GPU busy (of a traced run; else less the roofline), a command, x commands")
     notes.append("GPU idle holds all waiting: for launches, between kernels, and for the token before; ≤: a bound")

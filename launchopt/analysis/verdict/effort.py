@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from launchopt.analysis.stack_choices import choices_of
 from launchopt.analysis.tables.rows import Line
 from launchopt.stack import preset_of
 
@@ -19,7 +18,6 @@ PRESET_OF_CHOICE = {"coalesce": "coalesced", "own": "kernel", "triton": "triton_
     **{"silu": "kernel", "epilogue": "fused_epilogue"},
     **dict.fromkeys(("route", "activate", "combine"), "expert_kernel"),
 }
-_WORD = re.compile(r"\w+(?=[ ,]|$)")  # a choice in `coalesce fuse=qkv,norm submit=graph pdl kernels=own`
 
 
 def effort(line: Line) -> tuple[int, int]:
@@ -28,7 +26,7 @@ def effort(line: Line) -> tuple[int, int]:
     A changed stack has the place of the choice that takes the most effort.
     """
     mode = str(line["mode"])
-    choices = _WORD.findall(str(line["stack"] or ""))
+    choices = choices_of(line)
     if mode == preset_of(mode):
         alike = [mode]
     else:

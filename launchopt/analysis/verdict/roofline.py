@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launchopt.analysis.stack_choices import launches_cublaslt, launches_own_kernels
 from launchopt.analysis.submits import submits
 from launchopt.analysis.tables.bandwidth import bytes_share
 from launchopt.analysis.tables.rows import Line
@@ -27,14 +28,8 @@ from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.recording.impossible import CEILINGS, Limits, above_ceiling
 from launchopt.recording.results import Row
-from launchopt.stack import preset_of
 from launchopt.timing.activity import Ceilings
 
-GRAPHS = frozenset({"graph", "graph_device", "graph_loop", "torch_graph"})
-OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})
-CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
-    *("grouped", "pointer_array", "engine"),
-}
 _MIXED = frozenset(
     {"layer", "linear_epilogue", "elementwise_chain"}
 )  # workloads with other ops than GEMMs, for files without `gemms`
@@ -165,6 +160,11 @@ def recorded_launches(line: Line) -> float | None:
     return calls if calls is None or timed is None else min(calls, timed)
 
 
+def replays_graphs(line: Line) -> bool:
+    """Return whether the line's launches replay captured graphs, whatever its mode is called."""
+    return bool(line.median("graph_replays"))
+
+
 def launch_cost(strategy: StrategyLine, calibration: Calibration | None) -> LaunchCost | None:
     """Return the cost from the device's calibration if it knows the mode's launches, else from the run itself."""
     line, launches = strategy.line, recorded_launches(strategy.line)
@@ -200,9 +200,9 @@ def is_of(calibration: Calibration, row: Row) -> bool:
 
 
 def _calibrated(strategy: StrategyLine, launches: float, calibration: Calibration) -> LaunchCost | None:
-    mode, replays = preset_of(strategy.line["mode"]), strategy.line.median("graph_replays") or 0.0
+    line = strategy.line
     gap_us, made = calibration.value("kernel_gap_us") or 0.0, f"calibration of {calibration.made_utc}"
-    if mode in GRAPHS and replays:
+    if replays_graphs(line):
         host_us, node_us = calibration.value("graph_replay_host_us"), calibration.value("graph_node_gpu_us")
         if host_us is None:
             return None
@@ -210,8 +210,8 @@ def _calibrated(strategy: StrategyLine, launches: float, calibration: Calibratio
         nodes_ms = 0.0 if counted is None or node_us is None else counted * node_us / 1e3
         left_out = "" if counted is not None else "; GPU time of nodes left out: not counted in a traced run"
         return LaunchCost(launches, host_us, nodes_ms, f"{made}: graph_replay_host_us {host_us:.2f}{left_out}")
-    is_own = mode in OWN_KERNELS or strategy.line["weights"] is not None  # cuBLASLt reads no quantised weights
-    name = "null_launch_host_us" if is_own else "lt_launch_host_us" if mode in CUBLASLT else None
+    is_own = launches_own_kernels(line) or line["weights"] is not None  # cuBLASLt reads no quantised weights
+    name = "null_launch_host_us" if is_own else "lt_launch_host_us" if launches_cublaslt(line) else None
     host_us = calibration.value(name) if name else None
     if name is None or host_us is None:
         return None

@@ -13,12 +13,12 @@ difference spans it.
 from __future__ import annotations
 
 import math
-import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from launchopt.analysis.stack_choices import choices_of
 from launchopt.analysis.stream_rows import STREAM, grouped, stream_order, without_copies
 from launchopt.analysis.tables.rows import problem_of
 from launchopt.files import JsonObject
@@ -32,7 +32,6 @@ from launchopt.statistics.processes import FEWEST_PROCESSES
 
 OUTLIER = 1.5  # a repeat that takes this many times the median of its arm moves the mean visibly
 Orders = Mapping[str, Sequence[Sequence[str]]]  # run_id -> the orders of its arms
-_CHOICE = re.compile(r"\w+(?=[ ,]|$)")  # in a stack such as `coalesce fuse=qkv,norm submit=graph pdl kernels=own`
 _SHOWN = {
     "own": "own kernels",
     "triton": "Triton's kernels",
@@ -198,7 +197,7 @@ def choice_between(before: Row, after: Row) -> str:
     Choices that were dropped follow, as in `graph, without norm`. A new value of `submit` or `kernels` replaces the old
     one, which is not mentioned. A megakernel has fusions of its own.
     """
-    old, new = (_CHOICE.findall(str(row["stack"] or "")) for row in (before, after))
+    old, new = choices_of(before), choices_of(after)
     added = [_SHOWN.get(each, each) for each in new if each not in old]
     is_whole = {Submit.megakernel, Submit.persistent, Kernels.torch} & set(new)
     absent = [] if is_whole else [each for each in old if each not in new and each not in _VALUES]

@@ -127,6 +127,18 @@ def test_another_model_is_scaled_by_its_layers_but_a_replay_is_not() -> None:
     assert line(same, "baseline").launches_per_token == pytest.approx(8.0)
 
 
+@pytest.mark.parametrize("mode", ["engine+graph", "torch_compile"])
+def test_the_replays_of_a_stack_do_not_grow_with_the_layers(mode: str) -> None:
+    calls = {"commands": 5000, "launch_calls": 1000, "batches": 1000, "graph_replays": 1000, "layers": 16}
+    found = measured(Ask(1e6, "large", 80), decode(mode, 50.0, 50.0, requests=1, **calls), "run")
+    assert line(found, mode).launches_per_token == pytest.approx(1.0)
+    assert "a graph is replayed once a step: its launches a token do not grow with the layers" in found.assumptions
+    captured = calls | {"graph_replays": 0}  # a graph that no step replayed
+    found = measured(Ask(1e6, "large", 80), decode(mode, 50.0, 50.0, requests=1, **captured), "run")
+    assert line(found, mode).launches_per_token == pytest.approx(5.0)
+    assert not any(each.startswith("a graph is replayed") for each in found.assumptions)
+
+
 @pytest.mark.parametrize(("features", "words"), [(2_000, "which cannot hide"), (60_000, "which can hide")])
 def test_whether_the_models_kernels_hide_a_launch(features: int, words: str) -> None:
     found = measured(Ask(1e6, "large", 80, ((features, features),)), chain(), "run")

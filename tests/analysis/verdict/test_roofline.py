@@ -101,6 +101,25 @@ def test_the_calibration_by_what_a_mode_launches() -> None:
     assert "own first calls" in source(predicted(rows, "torch_eager", known)), "no floor knows what PyTorch adds"
 
 
+@pytest.mark.parametrize(
+    ("mode", "stack", "replays", "name"),
+    [
+        ("coalesced+graph", "coalesce submit=graph kernels=cublaslt", 1000, "graph_replay_host_us"),
+        ("torch_compile", "coalesce submit=graph kernels=torch", 1000, "graph_replay_host_us"),
+        ("coalesced+own", "coalesce submit=stream kernels=own", None, "null_launch_host_us"),
+        ("coalesced+own", None, None, "lt_launch_host_us"),
+        ("kernel+coalesce+cublaslt", "coalesce submit=stream kernels=cublaslt", None, "lt_launch_host_us"),
+        ("coalesced+torch", "coalesce submit=stream kernels=torch", None, "own first calls"),
+        ("coalesced+megakernel+own", "coalesce submit=megakernel kernels=own", None, "own first calls"),
+        ("cublaslt_fp8", "submit=stream kernels=cublaslt", None, "own first calls"),
+    ],
+)
+def test_a_stack_costs_what_its_choices_launch(mode: str, stack: str | None, replays: int | None, name: str) -> None:
+    known = calibration(lt_launch_host_us=4.0, null_launch_host_us=2.0, graph_replay_host_us=1.5)
+    rows = decode(mode, 100.0, stack=stack, graph_replays=replays)
+    assert name in source(predicted([*decode("baseline", 110.0), *rows], mode, known))
+
+
 def test_the_gpu_sets_the_pace_where_it_is_slower_than_the_host() -> None:
     found = predicted([row("pdl")], "pdl", calibration(null_launch_host_us=2.0, kernel_gap_us=3.0))
     assert found.launches is not None
