@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launchopt.analysis.metric import WALL
 from launchopt.analysis.stream_rows import STREAM
 from launchopt.analysis.tables.bandwidth import memory_share
 from launchopt.analysis.tables.rows import Line, Table, build_tables
@@ -68,10 +69,11 @@ class StrategyLine:
     def break_even(self) -> int | Payback | None:
         """Number of tokens, or commands, that repays the setup beyond the baseline's; None: unknown.
 
-        Tuning is left out: the first mode of a run that needs an algorithm pays for all.
+        Tuning is left out: the first mode of a run that needs an algorithm pays for all. In an open loop that kept up
+        it is unknown: the wall time follows the arrivals, so it says nothing about what a command saves.
         """
         line, baseline = self.line, self.line.baseline
-        if baseline is None or line.speedup is None:
+        if baseline is None or line.speedup is None or line.metric != WALL:
             return None
         cost, base_cost = _untuned_ms(line), _untuned_ms(baseline)
         time, base_time = (each.median_ratio("wall_ms", self.unit) for each in (line, baseline))

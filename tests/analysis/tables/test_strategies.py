@@ -91,6 +91,20 @@ def test_break_even_of_rows() -> None:
     assert strategy([*base[:4], *graph[:4]], "graph").break_even is Payback.UNDECIDED, "four repeats prove no saving"
 
 
+def test_an_open_loop_that_kept_up_saves_no_wall_time_that_could_repay_anything() -> None:
+    """Latency decides; the wall times follow the arrivals, here in favour of either side."""
+    open_ = {"arrival": "poisson", "arrival_rate_per_s": 100.0, "overloaded": False}
+    base = repeats("baseline", 10.0, 10.1, 9.9, 10.0, 10.0, latency_p50_us=60.0, **open_)
+    for wall_ms in (9.0, 11.0):
+        graph = repeats("graph", *[wall_ms] * 5, setup_ms=17.0, latency_p50_us=30.0, **open_)
+        found = strategy([*base, *graph], "graph")
+        assert found.line.verdict is Verdict.FASTER
+        assert (found.break_even, found.break_even_ms) == (None, None)
+    late = {**open_, "overloaded": True}
+    rows = [*repeats("baseline", *[10.0] * 5, **late), *repeats("graph", *[4.0] * 5, setup_ms=17.0, **late)]
+    assert strategy(rows, "graph").break_even == 2000, "overloaded: wall time decides"
+
+
 @pytest.mark.parametrize(
     "bad", [{"setup_ms": None}, {"wall_ms": None}, {"verified": False}, {"status": "launch failed"}]
 )
