@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.metric import LATENCY
+from launchopt.analysis.metric import LATENCY, WALL
 from launchopt.analysis.stream_rows import digits, is_independent
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
@@ -110,9 +110,14 @@ def wall_ms(judged: Judged) -> float:
     return judged.prediction.measured_ms or 0.0
 
 
+def metric_of_all(judged: Sequence[Judged]) -> str:
+    """Return the metric that compares lines: median latency if all speed-ups are in it, else wall time."""
+    return LATENCY if all(each.strategy.line.metric == LATENCY for each in judged) else WALL
+
+
 def times_of(judged: Sequence[Judged]) -> dict[int, float]:
-    """Return the time of each line by its id: median latency if all speed-ups are in it, else wall time."""
-    in_latency = all(each.strategy.line.metric == LATENCY for each in judged)
+    """Return the time of each line in `metric_of_all`, by its id."""
+    in_latency = metric_of_all(judged) == LATENCY
     return {id(each): (each.strategy.line.median(LATENCY) or 0.0) if in_latency else wall_ms(each) for each in judged}
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launchopt.analysis.line_names import named
+from launchopt.analysis.metric import unit_of, unless_wall
 from launchopt.analysis.stream_rows import digits, timeout
 from launchopt.analysis.tables.columns import count, number, speedup
+from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.verdict.bound import Bound, Side
 from launchopt.analysis.verdict.evidence import call_time_ms, fewer_bytes
 from launchopt.analysis.verdict.first_strategy import (
@@ -18,9 +20,9 @@ from launchopt.analysis.verdict.first_strategy import (
     Choice,
     Judged,
     lacks_repeats,
+    metric_of_all,
     times,
     times_of,
-    wall_ms,
 )
 from launchopt.analysis.verdict.roofline import recorded_launches
 from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Verdict
@@ -181,6 +183,15 @@ def _left(judged: Judged) -> str:
     return f"{then}, and the roofline leaves {times(headroom)}"
 
 
+def _why_not(fastest: Line, subject: Line, chosen: Line) -> str:
+    """Return why the fastest line is not the one to try first: the reason for which `first_to_try` left it out."""
+    if fastest["quantised_inputs"]:
+        return "it quantises inputs, so its outputs are other ones"
+    if fastest.disorder not in (None, subject.disorder, chosen.disorder):
+        return str(fastest.disorder)
+    return "takes more work in an engine"
+
+
 def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
     """Return sentences on the fastest mode, if another was chosen, and on the modes without a verdict."""
     sentences = []
@@ -189,9 +200,10 @@ def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
         own = times_of(faster)
         fastest = min(faster, key=lambda each: own[id(each)])
         if fastest is not choice.judged:
-            disorder = fastest.strategy.line.disorder
-            why = f"but {disorder}" if disorder else "but takes more work in an engine"
-            sentences.append(f"Fastest is {name_of(fastest, lines)} ({number(wall_ms(fastest))} ms), {why}.")
+            metric = metric_of_all(faster)
+            time = f"{number(own[id(fastest)])} {unit_of(metric)}{unless_wall([metric])}"
+            why = _why_not(fastest.strategy.line, lines[0].strategy.line, choice.judged.strategy.line)
+            sentences.append(f"Fastest is {name_of(fastest, lines)} ({time}), but {why}.")
         if choice.judged.strategy.line.disorder:
             sentences.append(f"Warning: {choice.judged.strategy.line.disorder}.")
     bad = [name_of(each, lines) for each in lines if not each.is_sound]

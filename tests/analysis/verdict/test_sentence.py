@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.results.diagnosed_rows import EXPERTS, few, only, repeats
+from support.results.diagnosed_rows import EXPERTS, decode, few, only, repeats
 
 from launchopt.analysis.verdict.markdown import diagnosis_evidence
 
@@ -36,3 +36,30 @@ def test_a_verdict_on_two_runs_says_which_it_describes() -> None:
 def test_what_would_need_fewer_bytes_is_no_format_that_the_weights_have(columns: dict[str, Any], less: str) -> None:
     found = only(repeats("baseline", 100.0, 101.0, 99.0, bytes_ms=70.0, **columns))
     assert f"fewer bytes or FLOPs would ({less})." in found.sentence
+
+
+def test_a_mode_that_quantises_inputs_is_not_first_for_its_outputs() -> None:
+    rows = [*repeats("baseline", 100.0, 101.0, 99.0), *few("batched", 5.1, 5.2, 5.0)]
+    rows += few("cublaslt_fp8", 2.0, 2.1, 1.9, quantised_inputs="fp8 per channel", bytes_ms=1.5)
+    words = "Fastest is cublaslt_fp8 (2.000 ms), but it quantises inputs, so its outputs are other ones."
+    assert words in only(rows).sentence
+
+
+def test_the_fastest_in_latency_has_its_latency() -> None:
+    """The wall times follow the arrivals. A change of 2% in the latency is worth no graph."""
+    open_ = {"arrival": "poisson", "arrival_rate_per_s": 100.0, "overloaded": False}
+    rows = repeats("baseline", 100.0, 101.0, 99.0, latency_p50_us=60.0, **open_)
+    rows += few("batched", 100.0, 101.0, 99.0, latency_p50_us=30.6, **open_)
+    rows += few("graph", 100.5, 101.0, 99.0, latency_p50_us=30.0, **open_)
+    found = only(rows)
+    assert found.first_to_try == "batched"
+    words = "Fastest is graph (30.00 us in median latency), but takes more work in an engine."
+    assert words in found.sentence
+
+
+def test_an_order_that_all_lines_ignore_is_no_reason_against_the_fastest() -> None:
+    base = decode("baseline", 100.0, 100.0, 100.0)
+    loose = [decode(mode, *[ms] * 3, ordering="none") for mode, ms in (("batched", 5.1), ("graph", 5.0))]
+    found = only([*base, *loose[0], *loose[1]])
+    assert "Fastest is graph (5.000 ms), but takes more work in an engine." in found.sentence
+    assert "Warning: dependencies ignored." in found.sentence
