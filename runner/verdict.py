@@ -86,35 +86,42 @@ def calibration_for(rows: Sequence[Row], folders: Sequence[Path], given: Path | 
 
 
 def _skews(folders: Sequence[Path]) -> list[GpuSkew]:
-    """Return the skew of the GPUs of each run that has recorded the launches of several."""
+    """Return the skew of the GPUs of each run that has recorded the launches of several.
+
+    Runs have the names that the readers of rows give them. A copy of a run is left out.
+    """
     from launchopt.analysis.collectives.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
     from launchopt.analysis.skew import skews
     from launchopt.reading.unusable import name_unusable
     from launchopt.recording.results import read_recording
+    from launchopt.recording.run_names import name_of_run, names_in
 
-    found = []
+    names, places = names_in(folders), dict[str, Path]()
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for run in sorted(each.parent for each in within("gpus.parquet")):
-            of_run: dict[Repeat, AllReduces] = {}
-            try:
-                if (path := run / "launches.parquet").is_file():
-                    of_run |= all_reduces(read_recording(path, NEEDED))
-                if (path := run / "kernels.parquet").is_file():
-                    of_run |= all_reduce_kernels(read_recording(path, NEEDED_OF_KERNELS))
-            except DataError as error:
-                name_unusable(error)
-            found += skews(run.name, of_run)
+            places.setdefault(name_of_run(run, names), run)
+    found = []
+    for name, run in places.items():
+        of_run: dict[Repeat, AllReduces] = {}
+        try:
+            if (path := run / "launches.parquet").is_file():
+                of_run |= all_reduces(read_recording(path, NEEDED))
+            if (path := run / "kernels.parquet").is_file():
+                of_run |= all_reduce_kernels(read_recording(path, NEEDED_OF_KERNELS))
+        except DataError as error:
+            name_unusable(error)
+        found += skews(name, of_run)
     return found
 
 
 def _show_skews(rows: Sequence[Row], skews: Sequence[GpuSkew]) -> None:
-    from launchopt.analysis.skew import HEADINGS, LEGEND, skew_rows, without_times
+    from launchopt.analysis.skew import HEADINGS, LEGEND, skew_rows, split_runs, without_times
     from runner.profiles.output import print_notes, print_table
 
     if skews:
         print()
-        print_table(HEADINGS, skew_rows(skews))
+        print_table(HEADINGS, skew_rows(skews, split_runs(rows)))
         print_notes([LEGEND])
     print_notes(without_times(rows, skews))
 

@@ -7,7 +7,7 @@ engine (run monday/run)                  others have the same batching in anothe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from launchopt.analysis.tables.rows import Line
 
@@ -16,6 +16,11 @@ def named(line: Line, lines: Sequence[Line]) -> str:
     """Return the mode of a line, with what tells it from others of its mode in parentheses."""
     parts = told_apart(line, lines)
     return f"{line['mode']} ({', '.join(parts)})" if parts else str(line["mode"])
+
+
+def named_by_run(mode: str, run_id: str, runs: Collection[str]) -> str:
+    """Return a mode, with its run in parentheses if `runs`, the runs of all lines, are several."""
+    return f"{mode} (run {run_id})" if len(runs) > 1 else mode
 
 
 def told_apart(line: Line, lines: Sequence[Line]) -> list[str]:

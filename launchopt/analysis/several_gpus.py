@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+from launchopt.analysis.line_names import named_by_run
 from launchopt.analysis.stream_rows import counted, grouped
 from launchopt.analysis.tables.columns import NOTHING
 from launchopt.recording.results import Row
@@ -22,27 +23,33 @@ def is_on_several(row: Row) -> bool:
 
 
 def gpu_lines(rows: Iterable[Row], gpus: Sequence[Row]) -> list[str]:
-    """Return the lines on each mode of each run on several GPUs. gpus: rows of gpus.parquet."""
+    """Return the lines on each mode of each run on several GPUs, with its run if there are several.
+
+    gpus: rows of gpus.parquet.
+    """
     lines = []
-    for group in grouped(filter(is_on_several, rows), ("run_id", "mode")):
+    kept = list(filter(is_on_several, rows))
+    runs = {row["run_id"] for row in kept}
+    for group in grouped(kept, ("run_id", "mode")):
         first = group[0]
-        lines.append(_split(group) if first.get("tensor") else _routed(group))
+        name = named_by_run(first["mode"], first["run_id"], runs)
+        lines.append(_split(name, group) if first.get("tensor") else _routed(name, group))
         own = [row for row in gpus if (row["run_id"], row["mode"]) == (first["run_id"], first["mode"])]
         lines += [f"  GPU {each[0]['gpu']}: {_one(each)}" for each in grouped(own, ("gpu",))]
     return lines
 
 
-def _routed(rows: Sequence[Row]) -> str:
+def _routed(name: str, rows: Sequence[Row]) -> str:
     first = rows[0]
     return (
-        f"{first['mode']} on {first['gpus']} GPUs ({first['routing']}): {_shown(rows, 'commands_per_s')} commands/s,"
+        f"{name} on {first['gpus']} GPUs ({first['routing']}): {_shown(rows, 'commands_per_s')} commands/s,"
         f" imbalance of commands {_shown(rows, 'gpu_imbalance', '.1%')}{_producer(rows)}"
     )
 
 
-def _split(rows: Sequence[Row]) -> str:
+def _split(name: str, rows: Sequence[Row]) -> str:
     first = rows[0]
-    whole = f"{first['mode']} split over {first['tensor']} GPUs"
+    whole = f"{name} split over {first['tensor']} GPUs"
     if any(row["collectives"] is None for row in rows):
         return f"{whole}: all-reduces by NCCL, which counts none"
     text = f"{whole}: {_shown(rows, 'collectives')} all-reduces"

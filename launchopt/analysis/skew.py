@@ -5,13 +5,14 @@ In: `AllReduces` of each repeat of a run. Out: a `GpuSkew` for each mode and GPU
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from launchopt.analysis.collectives.all_reduces import AllReduces, Repeat
 from launchopt.analysis.collectives.clocks import Times
+from launchopt.analysis.line_names import named_by_run
 from launchopt.recording.results import Row
 
 HEADINGS = (
@@ -36,7 +37,7 @@ NO_TIMES = (
 class GpuSkew:
     """All-reduces of one mode on one GPU; gpu None: the skew, and the transfer of all GPUs."""
 
-    run: str
+    run: str  # its run_id, as the readers of rows name it
     mode: str
     gpu: int | None
     all_reduces: int
@@ -78,15 +79,19 @@ def _percentiles_us(times_ns: Times) -> tuple[float, float]:
     return p50_us, p99_us
 
 
-def skew_rows(found: Sequence[GpuSkew]) -> list[list[str]]:
-    """Return the cells of the table, under HEADINGS."""
-    has_runs = len({each.run for each in found}) > 1
+def split_runs(rows: Iterable[Row]) -> set[str]:
+    """Return the runs in which GPUs split a model. rows: of summary.parquet."""
+    return {row["run_id"] for row in rows if row.get("tensor")}
+
+
+def skew_rows(found: Sequence[GpuSkew], runs: Collection[str]) -> list[list[str]]:
+    """Return the cells of the table, under HEADINGS. runs: what `split_runs` returns; several are named."""
     rows = []
     for each in found:
         wait = f"{each.wait_p50_us:,.2f} / {each.wait_p99_us:,.2f}"
         transfer = f"{each.transfer_p50_us:,.2f} / {each.transfer_p99_us:,.2f}"
         if each.gpu is None:
-            name = f"{each.run}: {each.mode}" if has_runs else each.mode
+            name = named_by_run(each.mode, each.run, runs)
             timed = f"{each.timed:,} of {each.all_reduces:,}"
             rows.append([f"{name}, skew", timed, "", wait, transfer, f"{each.clock_error_us:,.1f}"])
         else:
@@ -95,7 +100,9 @@ def skew_rows(found: Sequence[GpuSkew]) -> list[list[str]]:
 
 
 def without_times(rows: Iterable[Row], found: Sequence[GpuSkew]) -> list[str]:
-    """Return a line on each split mode of which no all-reduce was timed. rows: of summary.parquet."""
-    known = {each.mode for each in found}
-    modes = dict.fromkeys(row["mode"] for row in rows if row.get("tensor") and row["mode"] not in known)
-    return [f"{mode}: {NO_TIMES}" for mode in modes]
+    """Return a line on each split mode of a run of which no all-reduce was timed. rows: of summary.parquet."""
+    known = {(each.run, each.mode) for each in found}
+    split = dict.fromkeys((row["run_id"], row["mode"]) for row in rows if row.get("tensor"))
+    runs = {run_id for run_id, _ in split}
+    absent = [each for each in split if each not in known]
+    return [f"{named_by_run(mode, run_id, runs)}: {NO_TIMES}" for run_id, mode in absent]

@@ -54,6 +54,15 @@ def named_apart(found: Iterable[tuple[Path, JsonObject]], names: Names) -> list[
     ]
 
 
+def name_of_run(folder: Path, names: Names) -> str:
+    """Return the name of the run in a folder; the folder's own name if neither manifest nor rows have a run_id.
+
+    names: what `names_in` returns.
+    """
+    run_id = _run_id(folder, folder / ROWS) or folder.name
+    return names.get((folder, run_id), run_id)
+
+
 def _runs(folders: Iterable[Path]) -> dict[Path, Path]:
     """Return the folders of runs, each with the file of its rows, which need not be there."""
     found: dict[Path, Path] = {}

@@ -35,6 +35,17 @@ def test_throughput_imbalance_and_each_gpu_are_said() -> None:
     assert split.endswith("64 all-reduces of 7.0 us, 2.0 us waiting for the other GPUs as a mean over them")
 
 
+def test_each_of_several_runs_is_named() -> None:
+    for about, verb in ((ROUTED, "on"), (SPLIT, "split over")):
+        rows = [*rows_of(**about), *(row | {"run_id": "other"} for row in rows_of(**about))]
+        first, gpu, second = gpu_lines(rows, [OF_GPU])
+        assert first.startswith(f"batched (run run) {verb} 2 GPUs")
+        assert gpu.startswith("  GPU 0: ")
+        assert second.startswith(f"batched (run other) {verb} 2 GPUs")
+    alone = {"gpus": None, "run_id": "other"}
+    assert gpu_lines([*rows_of(**SPLIT), rows_of()[0] | alone], [])[0].startswith("batched split over")
+
+
 @pytest.mark.parametrize("column", [*ROUTED, *SPLIT, "commands_per_s"])
 def test_a_run_that_lacks_a_value_is_shown_without_it(column: str) -> None:
     for about in (ROUTED, SPLIT):

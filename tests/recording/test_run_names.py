@@ -12,7 +12,7 @@ from support.paths import ROOT
 from support.processes.limits import limited
 
 from launchopt.recording.results import read_histograms, read_manifests, read_summaries
-from launchopt.recording.run_names import names_in
+from launchopt.recording.run_names import name_of_run, names_in
 from launchopt.report.source import read_source
 
 RUN = ROOT / "outputs/reference/gpu/timeout_bucket/1800000"
@@ -60,6 +60,14 @@ def test_runs_of_one_id_are_called_by_their_folders_by_every_reader() -> None:
     assert names_of_rows([Path("monday")]) == ["1800000/3"]
     source = read_source(EVERYWHERE)
     assert [run.folder for name in BOTH if (run := source.run(name))] == [MONDAY, TUESDAY]
+
+
+def test_a_folder_says_the_name_of_its_run(tmp_path: Path) -> None:
+    names = names_in(EVERYWHERE)
+    assert [name_of_run(folder, names) for folder in (MONDAY, TUESDAY)] == BOTH
+    assert name_of_run(MONDAY, {}) == "1800000/3"
+    (tmp_path / "bare").mkdir()
+    assert name_of_run(tmp_path / "bare", names) == "bare", "neither manifest nor rows"
 
 
 def test_copies_of_a_run_keep_one_name() -> None:

@@ -149,19 +149,23 @@ def test_repeats_are_apart_and_their_table_is_of_all() -> None:
     assert (both.gpu, both.all_reduces, both.timed, both.last_share) == (None, 2, 2, None)
     assert (one.gpu, one.last_share, other.gpu, other.last_share) == (4, 0.25, 7, 0.75)
     assert (both.wait_p50_us, other.wait_p50_us, both.transfer_p50_us) == (0.025, 0.0, 0.065)
-    cells = skew_rows([both, one, other])
+    cells = skew_rows([both, one, other], {"run"})
     assert cells[0][:2] == [f"{MODE}, skew", "2 of 2"]
     assert [each[0] for each in cells[1:]] == ["  GPU 4", "  GPU 7"]
-    assert skew_rows([both, *skews("other", of_repeats)])[0][0] == f"run: {MODE}, skew"
+    assert skew_rows([both], {"run", "other"})[0][0] == f"{MODE} (run run), skew"
 
 
 def test_a_split_mode_without_a_timed_all_reduce_has_the_reason() -> None:
     rows = [
-        {"mode": mode, "tensor": tensor} for mode, tensor in ((MODE, 2), ("graph", 2), ("graph", 2), ("alone", None))
+        {"run_id": "run", "mode": mode, "tensor": tensor}
+        for mode, tensor in ((MODE, 2), ("graph", 2), ("graph", 2), ("alone", None))
     ]
     known = skews("run", found(*on_two([((0, 90), (50, 85))])))
     (line,) = without_times(rows, known)
     assert line.startswith("graph: no all-reduce has times of its own")
+    (graph, other) = without_times([*rows, rows[0] | {"run_id": "other"}], known)
+    assert graph.startswith("graph (run run): no all-reduce")
+    assert other.startswith(f"{MODE} (run other): no all-reduce"), "its times in another run are not its own"
 
 
 def test_no_gpu_ends_before_another_one_begins_whatever_the_order_of_three() -> None:
