@@ -152,6 +152,8 @@ def _open(lines: Sequence[Judged]) -> str:
         return " ".join(
             f"{named(line, all_lines)} may be {word} ({speedup(line)}); undecided." for word, (_, line) in shown
         )
+    if any(line.verdict is Verdict.FASTER for line in sound):  # one that does not is the choice
+        return "Only modes that quantise inputs were faster, and their outputs are other ones."
     return "No other mode that was measured is faster." if any(line.speedup for line in others) else ""
 
 

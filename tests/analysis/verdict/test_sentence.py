@@ -45,6 +45,15 @@ def test_a_mode_that_quantises_inputs_is_not_first_for_its_outputs() -> None:
     assert words in only(rows).sentence
 
 
+def test_a_faster_mode_that_quantises_inputs_is_not_denied() -> None:
+    every = dict.fromkeys(("batched", "triton_batched", "pointer_array", "graph"), "refused")
+    rows = [*repeats("baseline", 100.0, 101.0, 99.0), *repeats("multistream", 110.0, 111.0, 109.0)]
+    assert only(rows, run=every).sentence.endswith("No other mode that was measured is faster.")
+    rows += few("cublaslt_fp8", 5.0, 5.1, 4.9, quantised_inputs="fp8 per channel", bytes_ms=1.5)
+    words = "Only modes that quantise inputs were faster, and their outputs are other ones."
+    assert only(rows, run=every).sentence.endswith(words)
+
+
 def test_the_fastest_in_latency_has_its_latency() -> None:
     """The wall times follow the arrivals. A change of 2% in the latency is worth no graph."""
     open_ = {"arrival": "poisson", "arrival_rate_per_s": 100.0, "overloaded": False}
