@@ -95,9 +95,23 @@ def read_gb_per_s(folder: Path) -> float:
     return float(max(each for each in rates if each))
 
 
+def weight_counts(row: Row) -> float:
+    """Return how often `weight_bytes` and `gemms` of a run count a weight of a unit: steps, tokens, or commands.
+
+    They count the weights of each command. A step of a layer with experts has one command for each weight. A step of
+    requests has one for each request, and so a token of it. Other commands are units themselves.
+    """
+    return float(row["steps"] or row["tokens"] or row["commands"])
+
+
+def step_weight_bytes(row: Row) -> float:
+    """Return the bytes of the weights of a step, or of a command of a run without steps, each read once."""
+    return float(row["weight_bytes"]) / weight_counts(row)
+
+
 def _floor_us(folder: Path, row: Row) -> float:
     """Return the time in which the GPU reads the weights of a step once."""
-    return float(row["weight_bytes"] / row["tokens"] / read_gb_per_s(folder) / 1e3)
+    return step_weight_bytes(row) / read_gb_per_s(folder) / 1e3
 
 
 def met(found: Interval, wanted: float) -> str:

@@ -20,7 +20,7 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import median_interval
-from runner.report.step_goals import met, read_gb_per_s, shown
+from runner.report.step_goals import met, read_gb_per_s, shown, step_weight_bytes
 from runner.report.which_strategy import modes_of
 
 FILE = "weight_goals.json"
@@ -49,7 +49,7 @@ def _cells(folder: Path, goal: JsonObject) -> list[str]:
     if mode not in modes:
         raise DataError(place, None, f"no mode {mode!r}")
     rate = read_gb_per_s(place)
-    floor_us = _weight_bytes(modes[mode][0]) / rate / 1e3
+    floor_us = step_weight_bytes(modes[mode][0]) / rate / 1e3
     found = median_interval(list(map(unit_us, modes[mode])))
     wanted = goal["goal_us"] * STATED_GB_PER_S / rate if "goal_us" in goal else goal.get("of_floor", 0.0) * floor_us
     beside = [f"{name} {number(median_interval(list(map(unit_us, rows))).value)}" for name, rows in modes.items()]
@@ -75,10 +75,6 @@ def units(row: Row) -> float:
 def unit_us(row: Row) -> float:
     """Return the wall time of a unit of a run."""
     return 1e3 * float(row["wall_ms"]) / units(row)
-
-
-def _weight_bytes(row: Row) -> float:
-    return float(row["weight_bytes"]) / units(row)
 
 
 def work_of(rows: Sequence[Row]) -> str:

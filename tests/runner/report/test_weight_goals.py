@@ -16,6 +16,7 @@ from runner.report.blocks import sync_readme
 
 GEMV = {"shapes": "6144x1x4096", "commands": 100, "dtype": "bf16", "weights": "fp8 per channel", "tokens": None}
 LAYER = {"model": "llama", "requests": 2, "tokens": 200, "dtype": "bf16", "weights": "fp8 per channel"}
+LAYER |= {"weight_bytes": 200 * 15_000_000}  # a row counts the weights of a step once for each of its requests
 EXPERTS = {"model": "qwen", "steps": 100, "step_tokens": 4, "active_experts": 23.5, "dtype": "bf16", "tokens": None}
 READ = {"ceilings": {"read_gb_per_s": 3000.0}, "ceilings_after": {"read_gb_per_s": 2200.0}}
 
