@@ -30,12 +30,15 @@ from runner.report.which_strategy import modes_of
 
 FILE, PEER_FILE = "step_goals.json", "peer_torch.json"
 RIVAL, MOST_OF_PEER = "torch_compile", 1.05  # the mode to compare with a peer, and its goal
+MET = (
+    "Met: yes if the whole interval is within the goal, `in the median` if only the median is or there is no interval, "
+    "NO if the median is above it."
+)
 LEGEND = (
     "Times are us a step: the wall time of a run by its steps, where a step is one token of every request. The median "
     "stands first, then its 95% interval in [], which covers 94% at five repeats (below five the range in ()). Read "
     "floor: the time in which this GPU reads the weights once. A goal is a multiple of the floor, as stated for an "
-    "H200; there it is the stated time. Met: yes if the whole interval is within the goal, `in the median` if only "
-    "the median is, NO if the median is above it. CPU: time inside launch calls. PyTorch alone: "
+    f"H200; there it is the stated time. {MET} CPU: time inside launch calls. PyTorch alone: "
     "`scripts/peer_torch.py` before the run and behind it on the same machine. It times steps in a row, without the "
     f"wait for a first token. So the time per output token (TPOT) of {RIVAL} should be at most "
     f"{MOST_OF_PEER:g} times its best time."
@@ -115,9 +118,10 @@ def _floor_us(folder: Path, row: Row) -> float:
 
 
 def met(found: Interval, wanted: float) -> str:
-    """Return whether a time is within a goal: yes, NO, or in the median only."""
-    high = found.value if found.high is None else found.high
-    return "NO" if found.value > wanted else "yes" if high <= wanted else "in the median"
+    """Return whether a time is within a goal: yes, NO, or in the median only. Without an interval it is never yes."""
+    if found.value > wanted:
+        return "NO"
+    return "yes" if found.high is not None and found.high <= wanted else "in the median"
 
 
 def shown(found: Interval) -> str:

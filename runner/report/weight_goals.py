@@ -20,15 +20,14 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import median_interval
-from runner.report.step_goals import met, read_gb_per_s, shown, step_weight_bytes
+from runner.report.step_goals import MET, met, read_gb_per_s, shown, step_weight_bytes
 from runner.report.which_strategy import modes_of
 
 FILE = "weight_goals.json"
 STATED_GB_PER_S = 4400.0  # an H200
 LEGEND = (
     "Times are us: the median over repeats, then its 95% interval in []. Read floor: the time in which this GPU reads "
-    "the weights once. A goal is a multiple of the floor. Met: yes if the whole interval is within the goal, `in "
-    "the median` if only the median is, NO if the median is above it. Every output that was compared was right."
+    f"the weights once. A goal is a multiple of the floor. {MET} Every output that was compared was right."
 )
 _HEADINGS = {"work": "---", "mode": "---", "read floor": "---:", "goal": "---:", "measured": "---:", "met": "---"}
 _HEADINGS |= {"of floor": "---:", "in the same run": "---"}

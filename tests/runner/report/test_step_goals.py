@@ -67,7 +67,14 @@ def test_on_another_gpu_the_goal_is_the_same_multiple_of_its_floor(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("walls_ms", "met"),
-    [((75,) * 5, "yes"), ((75, 75, 75, 75, 77), "in the median"), ((77,) * 5, "NO"), ((75,), "yes")],
+    [
+        ((75,) * 5, "yes"),
+        ((75, 75, 75, 75, 77), "in the median"),
+        ((77,) * 5, "NO"),
+        ((74, 75.8, 79), "in the median"),  # three repeats have no interval
+        ((75,), "in the median"),
+        ((77,), "NO"),
+    ],
 )
 def test_a_goal_is_met_by_the_whole_interval_or_in_the_median(
     walls_ms: tuple[float, ...], met: str, tmp_path: Path
