@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -116,8 +117,8 @@ def _cells(found: Interval, read: float = 0.0, rate: float = 1.0) -> list[str]:
 
 
 def _medians(repeats_ns: Sequence[Sequence[int]]) -> Interval:
-    """Return the median over repeats of their medians, in us."""
-    return median_interval([statistics.median(each) / 1e3 for each in repeats_ns])
+    """Return the median over repeats of their medians, in us, and their range: they may be of several processes."""
+    return replace(median_interval([statistics.median(each) / 1e3 for each in repeats_ns]), low=None, high=None)
 
 
 def _verified(place: Path, mode: str) -> list[Row]:
