@@ -17,7 +17,8 @@ reproduces it. Harmful files stay in --keep.
 last round, also after Ctrl-C. --workers N tries N rounds at a time; the inputs are the same. --seed N begins with
 another round: parts of one campaign with --count 1000 are --seed 0, --seed 1000, and so on.
 
-Exit code 0: no findings. 1: some. 130: Ctrl-C before the count was reached.
+Exit code 0: no findings. 1: some. 2: an option is wrong, or FILE is of another campaign. 130: Ctrl-C before
+the count was reached.
 """
 
 from __future__ import annotations

@@ -11,6 +11,8 @@ strategies of docs then show all that is there. Read the advice beside its new f
 ADVICE may no longer hold.
 
 Exit code 2: no part is done, or a result cannot be read or is of no clean revision of the history; nothing is changed.
+Or a picture or page cannot be made from results that are in the checkout by then; a line says so. Once the cause is
+mended, the same command makes all of them.
 """
 
 from __future__ import annotations
@@ -24,8 +26,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launchopt.errors import DataError
+from launchopt.errors import DataError, LaunchoptError
 from launchopt.files import JsonObject, save_json, save_text
+from launchopt.messages import say
 from runner.provenance.origins import REVISIONS, Revisions, carriers, origin, origin_faults, part_of
 from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import advice, advised, kernel_times, several_gpus, step_goals, waterfall, weight_goals
@@ -101,7 +104,8 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
     """Copy the parts that are done into a checkout, and refresh its pages.
 
     Returns these parts, and why each other one is not done. DataError if none is done, or if one cannot be committed
-    or read; then the results of the checkout stay.
+    or read; then the results of the checkout stay. DataError, too, if a picture or page cannot be made from the new
+    ones.
     """
     if measured.resolve() == (root / REFERENCE).resolve():
         raise DataError(measured, None, "these are the committed results: name the folder of new ones")
@@ -114,8 +118,12 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
     listed = _checked(done, measured, root)
     _copy(done, measured, root)
     save_text(root / REFERENCE / REVISIONS, json.dumps(listed, indent=1) + "\n")
-    reference_pictures.refresh(root / REFERENCE, [part.folder for part in done])
-    refresh(root)
+    try:
+        reference_pictures.refresh(root / REFERENCE, [part.folder for part in done])
+        refresh(root)
+    except LaunchoptError:
+        say(f"{root / REFERENCE} has the new results, but not all pictures and pages: mend this, and start again")
+        raise
     return done, lacking
 
 

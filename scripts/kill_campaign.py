@@ -19,7 +19,8 @@ run's segment.
 It writes to outputs/reliability/<time>: kills.jsonl, a line as each kill ends; then campaign.parquet (the same rows)
 and manifest.json (the counts). Ctrl-C keeps the finished kills, and the same command with --out continues, by the same
 revision. The files are then those of one campaign. A kill takes a few seconds of processor time. Exit code: 1 after a
-fault, 130 after Ctrl-C, else 0. Needs Linux and the package, and no GPU.
+fault, 2 if an option is wrong or FOLDER has another campaign, 130 after Ctrl-C, else 0. Needs Linux and the package,
+and no GPU.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ the file.
 Needs Linux, bash, and rights to mount (root, or user namespaces); without them a row says `not tried`. Root ignores
 some limits, so the commands of these run as a user without a name, who may read every file.
 
-Exit code: 1 after a traceback, a hang (120 s), or an end by a signal; else 0.
+Exit code: 1 after a traceback, a hang (120 s), or an end by a signal; 2 if an option is wrong; else 0.
 """
 
 from __future__ import annotations

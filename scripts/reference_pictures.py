@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launchopt.analysis.tables.rows import build_tables, own_bases
 from launchopt.errors import DataError, one_line
+from launchopt.files import reason
 from launchopt.messages import say
 from launchopt.recording import results
 from runner.report import tables
@@ -41,7 +42,10 @@ def chromium() -> str | None:
 
 
 def screenshot(folder: Path, picture: Path) -> None:
-    """Show the top of the HTML page of results as Chromium does. Without Chromium the picture stays as it is."""
+    """Show the top of the HTML page of results as Chromium does. Without Chromium the picture stays as it is.
+
+    DataError if Chromium makes no picture.
+    """
     program = chromium()
     if program is None:
         say(f"{picture}: not made again, since there is no Chromium on the PATH")
@@ -52,7 +56,12 @@ def screenshot(folder: Path, picture: Path) -> None:
         root = ["--no-sandbox"] if os.geteuid() == 0 else []
         size = f"--window-size={','.join(map(str, SIZE))}"
         words = [program, "--headless", "--hide-scrollbars", DRAWN, *root, size, f"--screenshot={shot}", page.as_uri()]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise DataError(picture, None, f"Chromium made no picture within {LIMIT_S:g} s") from None
+        except OSError as error:
+            raise DataError(picture, None, f"Chromium made no picture: {reason(error)}") from None
         if not shot.is_file():
             raise DataError(picture, None, f"Chromium made no picture: {one_line(done.stderr[-200:])}")
         shutil.move(shot, picture)

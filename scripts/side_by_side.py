@@ -4,8 +4,9 @@
 
 Each word is the number of GPUs of a command, and the command. Commands go in their order into rounds of at most --gpus
 GPUs. A round begins when the one before has ended. A command sees its GPUs only (CUDA_VISIBLE_DEVICES), and has cores
-in proportion to them. In: CUDA_VISIBLE_DEVICES, if it is set. Standard error is that of the commands. Exit code: the
-first one that is not 0; no round begins behind it. Ctrl-C interrupts all commands, and waits until they have ended.
+in proportion to them. In: CUDA_VISIBLE_DEVICES, if it is set. Standard error is that of the commands. Exit code: 2
+if a word is wrong, else the first one that is not 0; no round begins behind it. Ctrl-C interrupts all commands, and
+waits until they have ended.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Prints the rate, and the memory of both processes after each lap of 2**22 comman
 flushed. Every command must have left the ring in order, with every field unchanged, and must be recorded exactly once.
 No command is executed: the soak covers the parts that every run shares.
 
-Exit code 0: no command was lost. 1: some were; the error names the first difference, and no file is written. 2: the
-file cannot be written.
+Exit code 0: no command was lost, and no memory grew. 1: a command was lost or memory grew; the error names the
+first difference, and no file is written. 2: an option is wrong, or the file cannot be written.
 """
 
 from __future__ import annotations

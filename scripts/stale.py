@@ -7,7 +7,8 @@ reference_paths.py lists the code of each kind of result. `revisions.json` has i
 so a clone needs no history. Pages take their marks from `stale.json`: a commit that changes code changes no page, and
 the tests compare a page with committed files only.
 
-Exit code of --check: 0 if nothing is stale, 1 otherwise.
+Exit code of --check: 0 if nothing is stale, 1 otherwise. 2: an option is wrong, or a result cannot be
+read.
 """
 
 from __future__ import annotations

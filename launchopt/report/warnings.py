@@ -53,7 +53,7 @@ def _runs(source: Source) -> Iterator[Caution]:
     ended = [run for run in source.runs if run.manifest.get("status") not in ("ok", None)]
     if ended:
         names = ", ".join(f"{run.name} ({run.manifest['status']})" for run in ended[:6])
-        text = f"{len(ended)} of {len(source.runs)} runs ended with an error: {names}."
+        text = f"{len(ended)} of {len(source.runs)} runs did not end well: {names}."
         yield Caution(Severity.ERROR, text)
     dirty = sum(bool((run.manifest.get("environment") or {}).get("git_dirty")) for run in source.runs)
     if dirty:

@@ -26,7 +26,8 @@ from runner.provenance.origins import (
 )
 
 STALE = "stale.json"
-NAMING = ("run", "runs", "over", "bench", "one", "two")  # keys of a file of a report whose values are folders or files
+# keys of a file of a report whose values are folders or files
+NAMING = ("run", "runs", "over", "bench", "one", "several", "peers")
 SHOWN_DIGITS = 7
 MOST_SHOWN = 2  # revisions that a page lists; of more it names days and commits
 NOTE = "environment.txt"  # of profiles that have no manifest

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
@@ -28,8 +29,8 @@ from launchopt.recording import results
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval, median_interval
 from launchopt.timing.activity import ActivityKind
-from runner.report.step_goals import read_gb_per_s, shown
-from runner.report.weight_goals import units, work_of
+from runner.report.step_goals import read_gb_per_s, shown, step_weight_bytes, weight_counts
+from runner.report.weight_goals import work_of
 
 FILE, KERNELS = "kernel_times.json", "kernels.parquet"
 COLUMNS = ("mode", "repeat", "launch", "kind", "start_ns", "end_ns", "api_end_ns")
@@ -89,7 +90,7 @@ def _lines(folder: Path, trace: JsonObject) -> list[list[str]]:
     _verified(place, overlapping)
     alone, overlapped = (_steps(place, mode) for mode in (serial, overlapping))
     kernels = _in_step(place, trace, [*alone, *overlapped])
-    whole, reads = _whole(rows[0]), _reads(place, rows[0], kernels)
+    whole, reads = step_weight_bytes(rows[0]), _reads(place, rows[0], kernels)
     lines = []
     for name in dict.fromkeys(str(kernel["name"]) for kernel in kernels):
         at = [index for index, kernel in enumerate(kernels) if kernel["name"] == name]
@@ -116,8 +117,8 @@ def _cells(found: Interval, read: float = 0.0, rate: float = 1.0) -> list[str]:
 
 
 def _medians(repeats_ns: Sequence[Sequence[int]]) -> Interval:
-    """Return the median over repeats of their medians, in us."""
-    return median_interval([statistics.median(each) / 1e3 for each in repeats_ns])
+    """Return the median over repeats of their medians, in us, and their range: they may be of several processes."""
+    return replace(median_interval([statistics.median(each) / 1e3 for each in repeats_ns]), low=None, high=None)
 
 
 def _verified(place: Path, mode: str) -> list[Row]:
@@ -171,17 +172,13 @@ def _reads(place: Path, row: Row, kernels: Sequence[JsonObject]) -> list[float]:
     """Return the bytes of weights that each kernel of a step reads; DataError if they are not those of the run."""
     shapes = results.read_manifest(place)["stream"]["shapes"]
     names = [kernel.get("weight", "") for kernel in kernels]
+    whole, counts = step_weight_bytes(row), weight_counts(row)
     found = []
     for kernel, name in zip(kernels, names, strict=True):
         m, k = map(int, name.split("x")) if name else (0, 0)
         gemms = sum(count for shape, count in shapes.items() if name and re.fullmatch(rf"{m}x\d+x{k}", shape))
         stored = row | {"weights": None} if kernel.get("weights") == "none" else row
-        found.append(weight_bytes(stored, m, k) * gemms / units(row) / names.count(name))
-    if abs(sum(found) - _whole(row)) > MOST_UNKNOWN * _whole(row):
-        raise DataError(place, None, f"kernels read {sum(found):,.0f} bytes of weights, and a step {_whole(row):,.0f}")
+        found.append(weight_bytes(stored, m, k) * gemms / counts / names.count(name))
+    if abs(sum(found) - whole) > MOST_UNKNOWN * whole:
+        raise DataError(place, None, f"kernels read {sum(found):,.0f} bytes of weights, and a step {whole:,.0f}")
     return found
-
-
-def _whole(row: Row) -> float:
-    """Return the bytes of weights of a step."""
-    return float(row["weight_bytes"]) / units(row)

@@ -11,8 +11,9 @@ Runs on one GPU before the others and behind them show whether the machine chang
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -31,8 +32,9 @@ FILE, SWEEP, JOBS = "several_gpus.json", "sweep.json", "jobs/s"
 UNITS = {"tokens_per_s": "tokens/s", "commands_per_s": "commands/s", JOBS: JOBS}
 LEGEND = (
     "One GPU, several GPUs: the median over processes of their median repeats. Factor: in [] its 95% interval, from "
-    "the spread between processes; without one the range in (). Goal: met (yes) if the whole interval is at least the "
-    "goal, not met (NO) if the factor is below it. In one run: there is no interval, so chance is not ruled out."
+    "the spread between processes; without one the range in (). Goal: yes if the whole interval is at least the "
+    "goal, `in the median` if only the factor is, NO if the factor is below it. In one run: the factor is at least the "
+    "goal, but there is no interval, so chance is not ruled out."
 )
 LEGENDS = {
     "imbalance": "Imbalance: most commands of one GPU over the mean, less 1.",
@@ -45,10 +47,8 @@ _HEADINGS = {"work": "---", "one GPU": "---:", "several GPUs": "---:", "factor":
 
 def markdown(path: Path) -> str:
     """Return the legend and the table; DataError for a file or a run that has none, and for a wrong output."""
-    try:
+    with _refusing(path):
         found = [_cells(path.parent, each) for each in read_json(path)["rows"]]
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
-        raise DataError(path, None, f"not a list of runs on several GPUs ({type(error).__name__}: {error})") from None
     more = [name for name in LEGENDS if any(name in cells for cells in found)]
     lines = [[cells.get(name, NOTHING) for name in (*_HEADINGS, *more)] for cells in found]
     legend = " ".join([LEGEND, *(LEGENDS[name] for name in more)])
@@ -58,15 +58,26 @@ def markdown(path: Path) -> str:
 def lines(path: Path) -> list[tuple[str, dict[int, float]]]:
     """Return the name and the factors, by GPUs, of each line of the picture; DataError as `markdown`."""
     best: dict[str, dict[int, float]] = {}
-    for row in read_json(path)["rows"]:
-        if "line" in row:
-            of_line = best.setdefault(str(row["line"]), {})
-            for side, count in (("one", 1), ("several", int(row["gpus"]))):
-                rates, _ = _rates(path.parent, row, side)
-                of_line[count] = max(of_line.get(count, 0.0), _median(rates))
-    return [
-        (name, {count: rate / of[1] for count, rate in sorted(of.items()) if count > 1}) for name, of in best.items()
-    ]
+    with _refusing(path):
+        for row in read_json(path)["rows"]:
+            if "line" in row:
+                of_line = best.setdefault(str(row["line"]), {})
+                for side, count in (("one", 1), ("several", int(row["gpus"]))):
+                    rates, _ = _rates(path.parent, row, side)
+                    of_line[count] = max(of_line.get(count, 0.0), _median(rates))
+        return [
+            (name, {count: rate / of[1] for count, rate in sorted(of.items()) if count > 1})
+            for name, of in best.items()
+        ]
+
+
+@contextlib.contextmanager
+def _refusing(path: Path) -> Iterator[None]:
+    """Turn every error of content that is no list of runs into a DataError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
+        raise DataError(path, None, f"not a list of runs on several GPUs ({type(error).__name__}: {error})") from None
 
 
 def _rates(folder: Path, row: JsonObject, side: str) -> tuple[list[list[float]], Sequence[Row]]:

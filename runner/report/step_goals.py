@@ -14,10 +14,10 @@ repeats.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.stream_rows import counted, grouped
 from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.markdown import escaped, plain
@@ -25,17 +25,25 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
 from launchopt.recording.manifest import read_manifest
 from launchopt.recording.results import Row
-from launchopt.statistics.interval import Interval, median_interval
+from launchopt.statistics.interval import Interval
+from launchopt.statistics.processes import median_of
 from runner.report.which_strategy import modes_of
 
 FILE, PEER_FILE = "step_goals.json", "peer_torch.json"
 RIVAL, MOST_OF_PEER = "torch_compile", 1.05  # the mode to compare with a peer, and its goal
+INTERVAL = (
+    "The median over repeats stands first, then its 95% interval in [], which covers 94% at five repeats. Of several "
+    "processes the interval is that of their medians. Fewer than five repeats, or two to four processes, have only the "
+    "range of repeats, in ()."
+)
+MET = (
+    "Met: yes if the whole interval is within the goal, `in the median` if only the median is or there is no interval, "
+    "NO if the median is above it."
+)
 LEGEND = (
-    "Times are us a step: the wall time of a run by its steps, where a step is one token of every request. The median "
-    "stands first, then its 95% interval in [], which covers 94% at five repeats (below five the range in ()). Read "
-    "floor: the time in which this GPU reads the weights once. A goal is a multiple of the floor, as stated for an "
-    "H200; there it is the stated time. Met: yes if the whole interval is within the goal, `in the median` if only "
-    "the median is, NO if the median is above it. CPU: time inside launch calls. PyTorch alone: "
+    "Times are us a step: the wall time of a run by its steps, where a step is one token of every request. "
+    f"{INTERVAL} Read floor: the time in which this GPU reads the weights once. A goal is a multiple of the floor, as "
+    f"stated for an H200; there it is the stated time. {MET} CPU: time inside launch calls. PyTorch alone: "
     "`scripts/peer_torch.py` before the run and behind it on the same machine. It times steps in a row, without the "
     f"wait for a first token. So the time per output token (TPOT) of {RIVAL} should be at most "
     f"{MOST_OF_PEER:g} times its best time."
@@ -82,7 +90,12 @@ def _cells(folder: Path, goal: JsonObject) -> list[str]:
 
 def step_us(rows: Sequence[Row]) -> Interval:
     """Return the wall time of a step in us: the median over repeats, with its interval."""
-    return median_interval([1e3 * row["wall_ms"] * row["requests"] / row["tokens"] for row in rows])
+    return median_us(rows, lambda row: float(1e3 * row["wall_ms"] * row["requests"] / row["tokens"]))
+
+
+def median_us(rows: Sequence[Row], time_us: Callable[[Row], float]) -> Interval:
+    """Return the median of a time over repeats. Of several processes its interval is that of their medians."""
+    return median_of([[*map(time_us, each)] for each in grouped(rows, ("run_id", "process"))])
 
 
 def read_gb_per_s(folder: Path) -> float:
@@ -95,15 +108,30 @@ def read_gb_per_s(folder: Path) -> float:
     return float(max(each for each in rates if each))
 
 
+def weight_counts(row: Row) -> float:
+    """Return how often `weight_bytes` and `gemms` of a run count a weight of a unit: steps, tokens, or commands.
+
+    They count the weights of each command. A step of a layer with experts has one command for each weight. A step of
+    requests has one for each request, and so a token of it. Other commands are units themselves.
+    """
+    return float(row["steps"] or row["tokens"] or row["commands"])
+
+
+def step_weight_bytes(row: Row) -> float:
+    """Return the bytes of the weights of a step, or of a command of a run without steps, each read once."""
+    return float(row["weight_bytes"]) / weight_counts(row)
+
+
 def _floor_us(folder: Path, row: Row) -> float:
     """Return the time in which the GPU reads the weights of a step once."""
-    return float(row["weight_bytes"] / row["tokens"] / read_gb_per_s(folder) / 1e3)
+    return step_weight_bytes(row) / read_gb_per_s(folder) / 1e3
 
 
 def met(found: Interval, wanted: float) -> str:
-    """Return whether a time is within a goal: yes, NO, or in the median only."""
-    high = found.value if found.high is None else found.high
-    return "NO" if found.value > wanted else "yes" if high <= wanted else "in the median"
+    """Return whether a time is within a goal: yes, NO, or in the median only. Without an interval it is never yes."""
+    if found.value > wanted:
+        return "NO"
+    return "yes" if found.high is not None and found.high <= wanted else "in the median"
 
 
 def shown(found: Interval) -> str:

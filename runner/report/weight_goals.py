@@ -19,16 +19,14 @@ from launchopt.analysis.tables.markdown import escaped, plain
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
 from launchopt.recording.results import Row
-from launchopt.statistics.interval import median_interval
-from runner.report.step_goals import met, read_gb_per_s, shown
+from runner.report.step_goals import INTERVAL, MET, median_us, met, read_gb_per_s, shown, step_weight_bytes
 from runner.report.which_strategy import modes_of
 
 FILE = "weight_goals.json"
 STATED_GB_PER_S = 4400.0  # an H200
 LEGEND = (
-    "Times are us: the median over repeats, then its 95% interval in []. Read floor: the time in which this GPU reads "
-    "the weights once. A goal is a multiple of the floor. Met: yes if the whole interval is within the goal, `in "
-    "the median` if only the median is, NO if the median is above it. Every output that was compared was right."
+    f"Times are us. {INTERVAL} Read floor: the time in which this GPU reads "
+    f"the weights once. A goal is a multiple of the floor. {MET} Every output that was compared was right."
 )
 _HEADINGS = {"work": "---", "mode": "---", "read floor": "---:", "goal": "---:", "measured": "---:", "met": "---"}
 _HEADINGS |= {"of floor": "---:", "in the same run": "---"}
@@ -49,10 +47,10 @@ def _cells(folder: Path, goal: JsonObject) -> list[str]:
     if mode not in modes:
         raise DataError(place, None, f"no mode {mode!r}")
     rate = read_gb_per_s(place)
-    floor_us = _weight_bytes(modes[mode][0]) / rate / 1e3
-    found = median_interval(list(map(unit_us, modes[mode])))
+    floor_us = step_weight_bytes(modes[mode][0]) / rate / 1e3
+    found = median_us(modes[mode], unit_us)
     wanted = goal["goal_us"] * STATED_GB_PER_S / rate if "goal_us" in goal else goal.get("of_floor", 0.0) * floor_us
-    beside = [f"{name} {number(median_interval(list(map(unit_us, rows))).value)}" for name, rows in modes.items()]
+    beside = [f"{name} {number(median_us(rows, unit_us).value)}" for name, rows in modes.items()]
     return [
         work_of(modes[mode]),
         f"`{mode}`",
@@ -75,10 +73,6 @@ def units(row: Row) -> float:
 def unit_us(row: Row) -> float:
     """Return the wall time of a unit of a run."""
     return 1e3 * float(row["wall_ms"]) / units(row)
-
-
-def _weight_bytes(row: Row) -> float:
-    return float(row["weight_bytes"]) / units(row)
 
 
 def work_of(rows: Sequence[Row]) -> str:

@@ -13,6 +13,7 @@ from support.goal_checkout import GPU, PAGES, REVISION, checkout_in, manifest, m
 from support.results.kernel_rows import traced_rows
 from support.results.summary_rows import repeats, write
 
+from launchopt.errors import DataError
 from launchopt.recording import results
 from scripts import goal_pages
 from scripts.reference_advised import ADVISED_PARTS
@@ -216,6 +217,25 @@ def test_a_truncated_answer_is_not_put_into_the_checkout(
     assert goal_pages.main([str(new)], checkout) == 2
     assert "peer_torch.json: cannot be copied" in capsys.readouterr().err
     assert not (checkout / "outputs/reference/goals").exists()
+
+
+def test_a_picture_that_fails_leaves_the_new_results_and_a_second_start_makes_the_pages(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(reference: Path, changed: list[str]) -> None:
+        raise DataError(reference / "report.png", None, "Chromium made no picture")
+
+    pytest.importorskip("altair")
+    new = measured(tmp_path / "new", (*GOAL_PARTS[:1], *WATERFALL_PARTS[:2]))
+    with monkeypatch.context() as patched:
+        patched.setattr(goal_pages.reference_pictures, "refresh", failing)
+        assert goal_pages.main([str(new)], checkout) == 2
+    said = capsys.readouterr()
+    assert "has the new results, but not all pictures and pages" in said.out
+    assert "Chromium made no picture" in said.err
+    assert (checkout / "outputs/reference" / GOAL_PARTS[0].folder / RUN / "summary.parquet").is_file()
+    assert goal_pages.main([str(new)], checkout) == 0
+    assert (checkout / "outputs/reference/goals/step_goals.json").is_file()
 
 
 def test_committed_results_are_not_put_over_themselves(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from support.paths import ROOT
 from support.results.browser import needs_browser
 
+from launchopt.errors import DataError
 from scripts import reference_pictures
 from scripts.reference_parts import PARTS
 
@@ -39,6 +40,28 @@ def test_the_top_of_the_html_page_is_a_picture(tmp_path: Path) -> None:
     picture = tmp_path / reference_pictures.SCREENSHOT
     reference_pictures.screenshot(COMMITTED / "readme/qkv_1", picture)
     assert picture.read_bytes()[16:24] == struct.pack(">II", *reference_pictures.SIZE), "width and height of a PNG"
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("#!/bin/sh\nexec sleep 60\n", r"no picture within 0\.1 s"),
+        ("#!/bin/sh\necho broken >&2\n", "no picture: broken"),
+        ("#!/no/such/shell\n", "no picture: No such file or directory"),
+    ],
+)
+def test_a_chromium_without_a_picture_is_an_error_of_one_line(
+    program: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "chromium").write_text(program)
+    (tmp_path / "chromium").chmod(0o755)
+    monkeypatch.setattr(reference_pictures, "CHROMIUM", (str(tmp_path / "chromium"),))
+    monkeypatch.setattr(reference_pictures, "LIMIT_S", 0.1 if "sleep" in program else 60)
+    monkeypatch.setattr(reference_pictures, "html", lambda folders, page: page.write_text(""))
+    picture = tmp_path / reference_pictures.SCREENSHOT
+    with pytest.raises(DataError, match=why):
+        reference_pictures.screenshot(COMMITTED / "readme/qkv_1", picture)
+    assert not picture.exists()
 
 
 def test_without_chromium_the_picture_stays_and_that_is_said(

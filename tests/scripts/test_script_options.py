@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 
 import pytest
@@ -51,6 +52,12 @@ def test_an_unknown_option_is_refused_and_the_nearest_named(
     assert f"did you mean {right}?" in said
     assert f"usage: python scripts/{name}.py" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_exit_code_of_a_wrong_option_stands_with_the_others(name: str) -> None:
+    _, _, codes = str(importlib.import_module(f"scripts.{name}").__doc__).partition("Exit code")
+    assert not codes or re.search(r"\b2\b", codes)
 
 
 @pytest.mark.parametrize("words", [["--minutes=nan"], ["--count=0"], ["overides"]])

@@ -164,7 +164,10 @@ def too_noisy(one: Comparison) -> str | None:
 
 
 def missing(one: Comparison) -> str | None:
-    """Return the runs that an undecided comparison lacks: `3 more processes of A (now 2), 5 of B (now 0)`."""
+    """Return what would decide an undecided comparison; None if it is decided.
+
+    `more processes: 4 of A (now 1), 3 of B (now 2); run each with processes=5`, or to quiet the machine.
+    """
     if one.verdict is not Verdict.UNDECIDED:
         return None
     if noise := too_noisy(one):

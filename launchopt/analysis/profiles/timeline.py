@@ -77,7 +77,7 @@ class Timeline:
         self._arrows = 0
         self._places: dict[int | None, int] = {}  # of each GPU, in the order of the rows
         self._launched, self._ran = Parts(reduced or {}, kept), Parts(reduced_kernels or {}, kept)
-        self.rows = 0  # launches shown so far
+        self.rows = 0  # shown so far: launches, commands and kernels
 
     def processes(self) -> Iterator[Event]:
         """Yield a name for every group, in display order."""

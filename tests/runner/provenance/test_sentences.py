@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from support.results.revisions_listed import CLEAN, REVISION, put
 
 from launchopt.errors import DataError
 from runner.provenance.origins import REVISIONS
-from runner.provenance.sentences import NOT_RECORDED, NOTE, STALE, line, short_line
+from runner.provenance.sentences import NAMING, NOT_RECORDED, NOTE, STALE, line, short_line
+from runner.report.blocks import FILES
 
 REFERENCE = ROOT / "outputs/reference"
 
@@ -46,6 +48,39 @@ def test_a_file_of_a_report_has_the_origins_of_the_folders_it_names(tmp_path: Pa
     goals.write_text(json.dumps({"goals": [{"run": "one", "over": "two"}]}))
     said = "Measured on NVIDIA H200: 2026-01-03, revision a1a1a1a (commit 7). AMD EPYC: 2026-01-03, unknown revision.\n"
     assert line([goals]) == said
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("several_gpus.json", {"rows": [{"one": ["clean"], "several": ["clean", "dirty"]}]}),
+        ("step_goals.json", {"goals": [{"run": "clean", "peers": ["dirty"]}]}),
+    ],
+)
+def test_runs_on_several_gpus_and_of_peers_have_origins_too(name: str, content: object, tmp_path: Path) -> None:
+    put(tmp_path / "clean", CLEAN)
+    put(tmp_path / "dirty", CLEAN | {"git_dirty": True})
+    (tmp_path / name).write_text(json.dumps(content))
+    assert "with uncommitted changes" in line([tmp_path / name])
+
+
+def naming_keys(content: object, folder: Path) -> Iterator[str]:
+    """Yield the keys of a file of a report whose value, or a part of it, is a folder or file below its own folder."""
+    if isinstance(content, list):
+        for each in content:
+            yield from naming_keys(each, folder)
+    elif isinstance(content, dict):
+        for key, value in content.items():
+            named = [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, str) and each]
+            if any((folder / each).exists() for each in named):
+                yield key
+            yield from naming_keys(value, folder)
+
+
+def test_each_key_of_a_committed_report_that_names_results_is_known() -> None:
+    paths = [path for name in FILES for path in REFERENCE.rglob(name)]
+    found = {key for path in paths for key in naming_keys(json.loads(path.read_text()), path.parent)}
+    assert found == set(NAMING)
 
 
 def test_a_table_of_results_has_the_origin_of_the_manifest_beside_it(tmp_path: Path) -> None:

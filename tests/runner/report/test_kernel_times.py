@@ -65,6 +65,24 @@ def test_a_step_of_a_model_is_divided_into_kernels_of_layers(tmp_path: Path) -> 
     ]
 
 
+def test_requests_of_a_step_read_its_weights_once(tmp_path: Path) -> None:
+    sixteen = {"requests": 16, "tokens": 16 * STEPS, "weight_bytes": 16 * STEPS * 12_000_000}
+    shapes = {shape: 16 * count for shape, count in LAYER_SHAPES.items()}
+    found = table(page(tmp_path, LAYER | sixteen, shapes, LAYERS))
+    assert found[1][3:5] == ["6.000 MB", "2.000"]
+    assert found[4][3:5] == ["12.00 MB", "4.000"]
+
+
+def test_repeats_which_may_be_of_several_processes_have_a_range(tmp_path: Path) -> None:
+    path = page(tmp_path, LAYER, LAYER_SHAPES, LAYERS)
+    modes = (("graph", SERIAL_US), ("graph+pdl", PDL_US))
+    kernels = [
+        row for mode, us in modes for row in traced_rows(mode, us, repeats=5, steps=STEPS, gap_us=3.0, wait_us=10.0)
+    ]
+    results.write_rows(tmp_path / "run/kernels.parquet", results.KERNELS, kernels, {})
+    assert table(path)[4][5] == "20.00 (18.00 to 22.00)"
+
+
 def test_a_kernel_of_experts_reads_the_weights_of_those_that_have_tokens(tmp_path: Path) -> None:
     found = table(page(tmp_path, EXPERTS, EXPERT_SHAPES, ROUTED))
     assert found[0][0] == "experts of qwen, 2 tokens, 5 experts busy, bf16, fp8 weights per channel, NVIDIA H200"

@@ -12,7 +12,7 @@ from support.results.summary_rows import repeats, write
 from launchopt.errors import DataError
 from runner.report.blocks import FILES
 from runner.report.pictures import draw_scaling
-from runner.report.several_gpus import FILE, JOBS, SWEEP, lines, markdown
+from runner.report.several_gpus import FILE, JOBS, LEGEND, SWEEP, lines, markdown
 
 STEADY = (1.0, 1.004, 0.996)
 PRODUCER = {"producer_commands_per_s": 400.0, "producer_cpu_ns_per_command": 20.0, "queue_wait_p99_us": 7.5}
@@ -93,8 +93,21 @@ def test_a_sweep_that_failed_and_a_file_of_another_kind_are_refused(tmp_path: Pa
     with pytest.raises(DataError, match="the sweep is failed"):
         cells(tmp_path, [one], [two], JOBS)
     (tmp_path / FILE).write_text("[]")
-    with pytest.raises(DataError, match="not a list of runs on several GPUs"):
-        markdown(tmp_path / FILE)
+    for read in (markdown, lines):
+        with pytest.raises(DataError, match="not a list of runs on several GPUs"):
+            read(tmp_path / FILE)
+
+
+def test_a_line_without_its_runs_is_refused_by_the_picture_as_by_the_table(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps({"rows": [{"work": "a", "line": "a model", "gpus": 2}]}))
+    for read in (markdown, lines):
+        with pytest.raises(DataError, match="KeyError: 'of'"):
+            read(tmp_path / FILE)
+
+
+def test_each_answer_to_a_goal_stands_in_the_legend() -> None:
+    for answer in ("yes", "in the median", "NO", "In one run"):
+        assert answer in LEGEND
 
 
 def test_a_line_of_the_picture_is_the_best_stack_on_each_count_of_gpus(tmp_path: Path) -> None:

@@ -67,12 +67,36 @@ def test_on_another_gpu_the_goal_is_the_same_multiple_of_its_floor(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("walls_ms", "met"),
-    [((75,) * 5, "yes"), ((75, 75, 75, 75, 77), "in the median"), ((77,) * 5, "NO"), ((75,), "yes")],
+    [
+        ((75,) * 5, "yes"),
+        ((75, 75, 75, 75, 77), "in the median"),
+        ((77,) * 5, "NO"),
+        ((74, 75.8, 79), "in the median"),  # three repeats have no interval
+        ((75,), "in the median"),
+        ((77,), "NO"),
+    ],
 )
 def test_a_goal_is_met_by_the_whole_interval_or_in_the_median(
     walls_ms: tuple[float, ...], met: str, tmp_path: Path
 ) -> None:
     assert cells(page(tmp_path, walls_ms=walls_ms))[4] == met
+
+
+@pytest.mark.parametrize(
+    ("walls_ms", "found", "met"),
+    [
+        (((74, 75), (75, 75), (75, 75)), "750.0 (740.0 to 750.0)", "in the median"),
+        (((70, 79), (74, 76), (75, 75), (75, 75), (74, 75)), "750.0 [745.0, 750.0]", "yes"),
+    ],
+)
+def test_an_interval_of_several_processes_is_that_of_their_medians(
+    walls_ms: tuple[tuple[float, ...], ...], found: str, met: str
+) -> None:
+    processes = [process for process, walls in enumerate(walls_ms) for _ in walls]
+    walls = [wall for each in walls_ms for wall in each]
+    rows = [each | {"process": process} for each, process in zip(repeats(*walls, **WORK), processes, strict=True)]
+    assert step_goals.shown(step_goals.step_us(rows)) == found
+    assert step_goals.met(step_goals.step_us(rows), 760) == met
 
 
 def test_a_page_has_the_table_between_its_marks(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 from support.results.summary_rows import repeats, write
 
 from launchopt.errors import DataError
-from launchopt.recording.results import write_manifest
+from launchopt.recording.results import read_summaries, write_manifest
 from runner.report import weight_goals
 from runner.report.blocks import sync_readme
 
 GEMV = {"shapes": "6144x1x4096", "commands": 100, "dtype": "bf16", "weights": "fp8 per channel", "tokens": None}
 LAYER = {"model": "llama", "requests": 2, "tokens": 200, "dtype": "bf16", "weights": "fp8 per channel"}
+LAYER |= {"weight_bytes": 200 * 15_000_000}  # a row counts the weights of a step once for each of its requests
 EXPERTS = {"model": "qwen", "steps": 100, "step_tokens": 4, "active_experts": 23.5, "dtype": "bf16", "tokens": None}
 READ = {"ceilings": {"read_gb_per_s": 3000.0}, "ceilings_after": {"read_gb_per_s": 2200.0}}
 
@@ -49,6 +50,14 @@ def test_a_goal_for_another_gpu_is_the_same_multiple_of_the_floor_here(tmp_path:
         "2.00x",
         "kernel 20.00",
     ]
+
+
+def test_repeats_of_three_processes_have_a_range_and_no_interval(tmp_path: Path) -> None:
+    path = page(tmp_path, GEMV, {"goal_us": 7.5})
+    rows = [each for each in read_summaries([tmp_path / "run"]) if each["mode"] == "pdl"]
+    rows += repeats(2.0, mode="kernel", weight_bytes=1, ordering="none", independent=True, **GEMV)
+    write(tmp_path / "run", [each | {"process": each["repeat"] // 2} for each in rows])
+    assert cells(path)[4:6] == ["10.00 (9.900 to 10.10)", "in the median"]
 
 
 def test_a_step_of_requests_is_a_unit(tmp_path: Path) -> None:
