@@ -200,6 +200,18 @@ def test_tune_adds_to_the_table_that_the_environment_names(
     assert "other.json has 1" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("named", [default_path(DEVICE), Path("copy.json")])
+def test_a_measurement_in_the_named_table_and_in_the_folder_counts_once(
+    named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHOPT_TUNING", str(named))
+    entries = [Entry(work(columns), "mine", {"coalesced": 1.0, "engine": 2.0}) for columns in (4.0, 8.0)]
+    for path in {named, default_path(DEVICE)}:
+        add(path, entries)
+    assert find_entries(DEVICE) == entries
+    assert "by 2 measured works" in resolved(composed())[1][0]
+
+
 def test_a_measurement_under_another_name_is_added_once(tmp_path: Path) -> None:
     table, work = tmp_path / "mine.json", Work("a GPU", True, 2, "layer", 4.0, 1e6)
     assert add(table, [Entry(work, "sweep/0", {"graph": 1.0, "batched": 2.0})]) == 1
