@@ -71,7 +71,7 @@ def campaign_markdown(folder: Path) -> str:
     kills, about = read_kills(path), read_manifest(folder)
     _require_same(folder, kills, about)
     soak = read_soak(folder / SOAK) if (folder / SOAK).exists() else None
-    files = [about, read_trials(folder / FUZZED, FUZZ), read_trials(folder / LIMITED, LIMITS)]
+    files = [about, read_trials(folder / FUZZED, FUZZ, "fuzz.py"), read_trials(folder / LIMITED, LIMITS, "limits.py")]
     revisions = read_revisions(folder)
     for each in files:
         if each is not None:
@@ -121,7 +121,7 @@ def _require_same(folder: Path, kills: Sequence[Kill], about: Manifest) -> None:
         raise DataError(folder / "manifest.json", None, "has no environment")
 
 
-def read_trials(path: Path, shape: Mapping[str, Any]) -> Manifest | None:
+def read_trials(path: Path, shape: Mapping[str, Any], script: str) -> Manifest | None:
     """Return what a script wrote, None if there is no file; DataError if a value is missing or of a wrong type."""
     if not path.exists():
         return None
@@ -132,7 +132,7 @@ def read_trials(path: Path, shape: Mapping[str, Any]) -> Manifest | None:
     lost: list[str] = []
     kept = fitted(found, shape, lost)
     if missing := lost or _missing(kept, shape):
-        raise DataError(path, None, f"not what scripts/{path.stem}.py writes: {missing[0] or 'all of it'}")
+        raise DataError(path, None, f"not what scripts/{script} writes: {missing[0] or 'all of it'}")
     about: Manifest = kept
     return about
 

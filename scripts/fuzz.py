@@ -14,15 +14,17 @@ nothing written beside the folder. Nothing is run. The script prints counts, and
 reproduces it. Harmful files stay in --keep.
 
 --json FILE holds the counts after each round, with the date and the revision. The same command continues behind the
-last round, also after Ctrl-C. --workers N tries N rounds at a time; the inputs are the same. --seed N begins with
-another round: parts of one campaign with --count 1000 are --seed 0, --seed 1000, and so on.
+last round. Ctrl-C ends the rounds under way, and keeps those before them. --workers N tries N rounds at a time; the
+inputs are the same. --seed N begins with another round: parts of one campaign with --count 1000 are --seed 0,
+--seed 1000, and so on.
 
-Exit code 0: no findings. 1: some. 2: an option is wrong, or FILE is of another campaign. 130: Ctrl-C before
-the count was reached.
+Exit code 0: no findings. 1: some. 2: an option is wrong, or a file or folder cannot be used. 130: Ctrl-C, and no findings
+so far.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import random
@@ -31,37 +33,32 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from importlib.util import find_spec
 from itertools import count, islice
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from support.config.override_sets import override_set, taken
-from support.results.hostile_commands import KINDS, Finding, commands, tried, warm_up
+from support.results.hostile_commands import Finding, commands, tried, warm_up
 from support.results.hostile_folders import good, made
 from support.results.mutations import CORPUS, READERS, complaint, mutant, mutated_text
 
-from launchopt.devices.cpu.info import cpu_info
-from launchopt.errors import printable
-from launchopt.files import read_json, save_json
-from launchopt.recording.environment import environment
-from launchopt.recording.manifest import SCHEMA_VERSION
+from launchopt.errors import DataError, LaunchoptError
+from launchopt.files import reason
+from launchopt.messages import print_error
 from runner.reading import CommandParser, positive, whole_number
 from runner.worker.lifeline import end_with
+from scripts.fuzz_score import Score, Trial
 
 CONF = Path(__file__).parents[1] / "conf"
 LINES = ("overrides", "configs", "folders")
 TURN = 20  # mutants of a reader in one round; a round has one command line, which takes longer
-TEXT_CHARACTERS = 5000  # of a finding in the file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -69,44 +66,45 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parsed(argv, needs_words=False)
     if options.engine == "atheris":
         return _with_atheris(options.what or list(READERS), options.minutes)
-    what = options.what or [*LINES, *READERS]
-    limit_s = time.monotonic() + options.minutes * 60 if options.count is None else None
     try:
-        score = Score.read(options.json, options.seed)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    options.keep.mkdir(parents=True, exist_ok=True)
+        return _campaign([*dict.fromkeys(options.what or [*LINES, *READERS])], options)
+    except LaunchoptError as error:
+        print_error(error)
+        return error.exit_code
+
+
+def _campaign(what: Sequence[str], options: argparse.Namespace) -> int:
+    """Try rounds, print the counts, and return the exit code; DataError for files and folders that cannot be used."""
+    limit_s = time.monotonic() + options.minutes * 60 if options.count is None else None
+    score = Score.read(options.json, options.seed, what)
+    try:
+        options.keep.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(options.keep, None, f"cannot be made ({reason(error)})") from None
     numbers = count(score.next) if options.count is None else range(score.next, score.seed + options.count)
+    is_interrupted = True
     with (
         contextlib.suppress(KeyboardInterrupt),  # keeps the finished rounds
         tempfile.TemporaryDirectory(prefix="rounds-", dir=options.keep, ignore_cleanup_errors=True) as folder,
+        contextlib.closing(_rounds(what, iter(numbers), limit_s, Path(folder), options.workers)) as rounds,
     ):
-        for done in _rounds(what, iter(numbers), limit_s, Path(folder), options.workers):
+        for done in rounds:
             for each in done:
                 score.add(each)
             score.next += 1
             score.write(options.json)
+        is_interrupted = False
     for name in score.tried:
         print(f"{name}: {score.tried[name]:,} tried, {score.harmful(name):,} did harm")
     print(f"{', '.join(f'{kind}: {times}' for kind, times in score.counts().items())}")
     if score.findings:
         return 1
-    return 130 if options.count is not None and score.next < score.seed + options.count else 0
-
-
-class Trial(NamedTuple):
-    """One input, the commands that were started for it, and what it did."""
-
-    what: str
-    number: int
-    started: list[str]
-    found: list[Finding]
+    return 128 + signal.SIGINT if is_interrupted else 0
 
 
 def _rounds(
     what: Sequence[str], numbers: Iterator[int], limit_s: float | None, folder: Path, workers: int
-) -> Iterator[list[Trial]]:
+) -> Generator[list[Trial]]:
     """Yield the trials of each round, in the order of the numbers; `workers` rounds are tried at a time."""
 
     def is_time_left() -> bool:
@@ -116,15 +114,20 @@ def _rounds(
         yield from (_round(what, number, folder) for number in numbers if is_time_left())
         return
     with ProcessPoolExecutor(workers, get_context("spawn"), _become_worker, (os.getpid(),)) as pool:
-        waiting = deque(pool.submit(_round, what, number, folder) for number in islice(numbers, 2 * workers))
-        while waiting:
-            yield waiting.popleft().result()
-            if is_time_left() and (number := next(numbers, None)) is not None:
-                waiting.append(pool.submit(_round, what, number, folder))
+        try:
+            waiting = deque(pool.submit(_round, what, number, folder) for number in islice(numbers, 2 * workers))
+            while waiting:
+                yield waiting.popleft().result()
+                if is_time_left() and (number := next(numbers, None)) is not None:
+                    waiting.append(pool.submit(_round, what, number, folder))
+        except BaseException:  # Ctrl-C here or in the caller: a round under way can hang
+            for worker in active_children():
+                worker.kill()
+            raise
 
 
 def _become_worker(parent: int) -> None:
-    """End with the process `parent`, which started this one. Ctrl-C is for it: it waits for the rounds under way."""
+    """End with the process `parent`, which started this one. Ctrl-C is for it: it ends the workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(parent)
 
@@ -138,57 +141,6 @@ def _round(what: Sequence[str], number: int, folder: Path) -> list[Trial]:
         for name in what
         for each in range(TURN if name in READERS else 1)
     ]
-
-
-@dataclass
-class Score:
-    """The inputs tried so far, and what they did."""
-
-    seed: int  # number of the first round
-    next: int  # number of the next round
-    started_utc: str
-    environment: dict[str, Any]
-    tried: Counter[str] = field(default_factory=Counter)
-    started: Counter[str] = field(default_factory=Counter)  # commands
-    findings: list[dict[str, Any]] = field(default_factory=list)
-
-    @classmethod
-    def read(cls, path: Path | None, seed: int) -> Score:
-        """Return the score in a file, a new one if there is none; ValueError if it is of another campaign."""
-        here = environment()
-        if path is None or not path.exists():
-            return cls(seed, seed, datetime.now(UTC).isoformat(timespec="seconds"), here)
-        about = read_json(path)
-        before = {"seed": about["seed"], "revision": about["environment"].get("git_revision")}
-        if before != {"seed": seed, "revision": here.get("git_revision")}:
-            raise ValueError(f"{path}: of another campaign ({before}); choose another --json")
-        counts = (Counter(about[name]) for name in ("tried", "started"))
-        return cls(seed, about["next"], about["started_utc"], here, *counts, about["findings"])
-
-    def add(self, trial: Trial) -> None:
-        """Count an input, and print what it did."""
-        self.tried[trial.what] += 1
-        self.started.update(trial.started)
-        for kind, text in trial.found:
-            text = printable(text[:TEXT_CHARACTERS])
-            self.findings.append({"what": trial.what, "number": trial.number, "kind": kind, "text": text})
-            print(f"{trial.what} {trial.number}: {kind}: {text}\n", flush=True)
-
-    def harmful(self, name: str) -> int:
-        """Return the number of inputs of a kind that did harm."""
-        return len({each["number"] for each in self.findings if each["what"] == name})
-
-    def counts(self) -> dict[str, int]:
-        """Return the number of findings of each kind."""
-        return {kind: sum(each["kind"] == kind for each in self.findings) for kind in KINDS}
-
-    def write(self, path: Path | None) -> None:
-        """Write the score as JSON, unless there is no file for it."""
-        if path is not None:
-            about = {"schema_version": SCHEMA_VERSION, "started_utc": self.started_utc, "seed": self.seed}
-            about |= {"next": self.next, "tried": self.tried, "started": self.started, "counts": self.counts()}
-            about |= {"findings": self.findings, "environment": self.environment, "processor": cpu_info().name}
-            save_json(path, about)
 
 
 def _try(name: str, number: int, folder: Path, keep: Path) -> Trial:

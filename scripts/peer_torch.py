@@ -14,6 +14,7 @@ running the step (peer_torch_step.py) prints one line of JSON with the us per st
 
 A time is the median over repeats of the wall time of `--steps` steps, divided by their number. `wall_s` is the time of
 all of it, mostly to compile. `--kernels` adds the kernels of one step: name, number, and total us, by torch.profiler.
+A way that fails prints its error instead. Exit code: 1 if no way has a time.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"--ways={unknown[0]}: allowed are {', '.join(WAYS)}")
     if not all(number.isdecimal() and int(number) for number in options.requests.split(",")):
         parser.error(f"--requests={options.requests}: whole numbers from 1, with commas between them")
+    if options.context < options.steps:
+        parser.error(f"--context={options.context}: needs a token for each step: at least --steps={options.steps}")
     if missing("torch"):
         parser.error(f"needs torch: {install_command('torch')}")
     from scripts import peer_torch_step as peer
@@ -105,7 +108,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     found.pop("kernels", None)
                 results.append(peer.about() | what | found)
                 print(json.dumps(results[-1]), flush=True)
-    return 0 if options.output is None else exit_code(lambda: save(options.output, results, started))
+    code = 0 if options.output is None else exit_code(lambda: save(options.output, results, started))
+    return code or (0 if any("us" in found for found in results) else 1)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
 
 Each word is the number of GPUs of a command, and the command. Commands go in their order into rounds of at most --gpus
 GPUs. A round begins when the one before has ended. A command sees its GPUs only (CUDA_VISIBLE_DEVICES), and has cores
-in proportion to them. In: CUDA_VISIBLE_DEVICES, if it is set. Standard error is that of the commands. Exit code: 2
-if a word is wrong, else the first one that is not 0; no round begins behind it. Ctrl-C interrupts all commands, and
-waits until they have ended.
+in proportion to them. In: CUDA_VISIBLE_DEVICES, if it is set. Standard error is that of the commands. Exit code: 2 if
+a word is wrong, or the machine has fewer GPUs or cores than --gpus; else the first one that is not 0; no round begins
+behind it. Ctrl-C interrupts all commands, and waits until they have ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import ConfigError
 from runner.reading import CommandParser, whole_number
-from scripts.reference_machine import Place, places
+from scripts.reference_machine import Place, places, shortage
 
 
 class Asked(NamedTuple):
@@ -90,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parsed(argv)
     try:
         found = rounds([*map(parsed, options.commands)], options.gpus)
+        if why := shortage(options.gpus, runs_gpu=True):
+            raise ConfigError("--gpus", options.gpus, why)
     except ConfigError as error:
         print(error, file=sys.stderr)
         return error.exit_code

@@ -34,7 +34,12 @@ BLOCK = "choices"  # of a page
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
-    options = _parser().parsed(argv)
+    parser = _parser()
+    options = parser.parsed(argv)
+    if options.page and not options.check:
+        parser.error("--page goes with --check: type --check, or leave --page out")
+    if options.save and options.check:
+        parser.error("--check writes no table: leave --save out, or --check")
     return exit_code(lambda: _check(options) if options.check else _tune(options))
 
 
@@ -43,14 +48,19 @@ def _tune(options: argparse.Namespace) -> int:
     from runner.auto.table import add, default_path, entries_in, named_path
 
     entries = entries_in(options.folders)
-    if not entries:
-        raise DataError(options.folders[0], None, "no closed loop in which two or more modes took turns")
+    _require(entries, options)
     for device in sorted({entry.work.device for entry in entries}):
         path = options.save or named_path() or default_path(device)
         own = [entry for entry in entries if entry.work.device == device]
         count = add(path, own)
         print(f"{device}: {counted(len(own), 'measured work')} added; {path} has {count}")
     return 0
+
+
+def _require(entries: Sequence[Entry], options: argparse.Namespace) -> None:
+    """Raise DataError for folders without a measured work."""
+    if not entries:
+        raise DataError(options.folders[0], None, "no closed loop in which two or more modes took turns")
 
 
 def _check(options: argparse.Namespace) -> int:
@@ -60,6 +70,7 @@ def _check(options: argparse.Namespace) -> int:
 
     rows = results.read_summaries(options.folders)
     entries = entries_of(rows, results.read_manifests(options.folders))
+    _require(entries, options)
     found = judged_unseen(entries, rows)
     headings = {"run": TEXT, "work": TEXT, "modes": NUMBER, "auto": TEXT, "best": TEXT, "times as long": NUMBER}
     headings |= {f"within {MARGIN - 1:.0%}": TEXT}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +70,18 @@ def add(path: Path, entries: Sequence[Entry]) -> int:
     with _alone(path.parent):
         known = read_table(path) if path.exists() else []
         kept = {(each.run, each.work): each for each in [*known, *entries]}
-        # A name can depend on the folder that was typed: the same times of the same work are one measurement.
-        once = {(each.work, *sorted(each.wall_ms.items())): each for each in kept.values()}
-        found = list(once.values())[-MOST_ENTRIES:]
+        found = _once(kept.values())[-MOST_ENTRIES:]
         listed = [{"run": each.run, "work": each.work._asdict(), "wall_ms": dict(each.wall_ms)} for each in found]
         save_json(path, {"schema_version": SCHEMA_VERSION, "entries": listed})
     return len(found)
+
+
+def _once(entries: Iterable[Entry]) -> list[Entry]:
+    """Return entries without doubles: the same times of the same work are one measurement.
+
+    Their names can differ, since a name can depend on the folder that was typed.
+    """
+    return list({(each.work, *sorted(each.wall_ms.items())): each for each in entries}.values())
 
 
 @contextlib.contextmanager
@@ -92,7 +98,8 @@ def _alone(folder: Path) -> Iterator[None]:
 def find_entries(device: str) -> list[Entry]:
     """Return all entries of a device: of the file that $LAUNCHOPT_TUNING names, and of those in FOLDER.
 
-    A broken file in FOLDER is skipped, with a warning. Raises DataError if the named file cannot be read.
+    A measurement that stands in several files counts once. A broken file in FOLDER is skipped, with a warning. Raises
+    DataError if the named file cannot be read.
     """
     found = read_table(named) if (named := named_path()) else []
     for path in sorted(FOLDER.glob("*.json")):
@@ -100,7 +107,7 @@ def find_entries(device: str) -> list[Entry]:
             found += read_table(path)
         except DataError as error:
             print_error(f"{error}: mode=auto does without it", "warning")
-    return [entry for entry in found if entry.work.device == device]
+    return _once(entry for entry in found if entry.work.device == device)
 
 
 def _entry(content: object, at: int, path: Path) -> Entry:

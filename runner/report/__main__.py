@@ -34,7 +34,7 @@ from shlex import quote
 from launchopt.messages import print_error
 from runner.config.typed.renamed import current_words
 from runner.ending import end
-from runner.output_names import file_named
+from runner.output_names import STDOUT, file_named
 from runner.reading import CommandParser, add_json, exit_code, page_code, positive, whole_number
 from runner.report import waterfall
 from runner.report.blocks import sync_readme
@@ -82,7 +82,8 @@ def _make(kind: str, options: argparse.Namespace) -> None:
     folders: list[Path] = options.folders
     for line in unfinished(folders):
         print_error(line, "note")
-    if folders and not options.force and not options.output:
+    writes_page = bool(folders) and not options.output and options.json != STDOUT  # JSON alone writes no Markdown
+    if writes_page and not options.force:
         require_own(folder_of(folders[0]), kind, options.html)
     if kind == "frontier":
         frontier(folders, options.slo_p99_us, options.output, options.plot)

@@ -18,9 +18,9 @@ from launchopt.analysis.tables.trials import LIMITS as LIMITS_SHAPE
 from launchopt.errors import DataError
 from launchopt.reading.shapes import ANY
 from runner.reliability import campaign_markdown
-from scripts import fuzz
+from scripts import fuzz_score
 from scripts import limits as limits_script
-from scripts.fuzz import Finding, Score, Trial
+from scripts.fuzz_score import Finding, Score, Trial
 
 LIMITS = ("open files", "processes")
 
@@ -42,8 +42,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: dict[str, A
     """The committed campaign with both files."""
     for each in (ROOT / "outputs/reference/reliability").iterdir():
         shutil.copy(each, tmp_path)
-    monkeypatch.setattr(fuzz, "environment", lambda: HOST)
-    score = Score.read(None, 0)
+    monkeypatch.setattr(fuzz_score, "environment", lambda: HOST)
+    score = Score.read(None, 0, ["folders", "overrides"])
     for number in range(1200):
         score.add(Trial("folders", number, ["report", "ncu"], [Finding("escape", "\x1b")] if number == 7 else []))
     score.add(Trial("overrides", 0, ["run"], []))
@@ -75,6 +75,14 @@ def test_names_in_the_file_are_escaped(folder: Path) -> None:
     assert raw_controls(text) == ""
     assert "<b>" not in text
     assert text.count("\\x1b[2J") >= 7
+
+
+def test_what_is_not_known_of_a_machine_is_a_dash(folder: Path) -> None:
+    about = json.loads((folder / "fuzz.json").read_text())
+    (folder / "fuzz.json").write_text(json.dumps(about | {"environment": dict.fromkeys(about["environment"])}))
+    text = section(folder, "Hostile input")
+    assert "| host | —, Python — |" in text
+    assert "| revision | —, unknown whether it was changed |" in text
 
 
 def test_limits_end_commands_in_a_line(folder: Path, limited: dict[str, Any]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import psutil
 import pytest
@@ -93,6 +96,99 @@ def test_workers_try_the_same_inputs_and_another_campaign_is_refused(
     fuzz = importlib.import_module("fuzz")
     assert fuzz.main(["csv", "--json", str(path), "--seed", "4", "--count", "3"]) == 2
     assert "of another campaign" in capsys.readouterr().err
+
+
+@pytest.fixture
+def fuzz(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    return importlib.import_module("fuzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "wanted"),
+    [
+        ("f.json", "{}", "not what scripts/fuzz.py writes: started_utc"),
+        ("f.json", "{", "cannot be read as JSON"),
+        ("no/such/f.json", None, "no/such is no folder"),
+        ("f.json", {"what": ["overrides"]}, "of another campaign (what overrides, not csv)"),
+        ("f.json", {"what": None, "tried": {"configs": 3}}, "of another campaign (what configs, not csv)"),
+        ("f.json", {"what": "csv"}, "not what scripts/fuzz.py writes: what"),
+        ("f.json", {"seed": 7}, "of another campaign (seed 7, not 0)"),
+    ],
+)
+def test_a_file_that_is_no_score_of_this_campaign_is_refused_in_a_line(
+    name: str, content: Any, wanted: str, fuzz: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    if isinstance(content, dict):
+        fuzz.Score.read(None, 0, ["csv"]).write(path)
+        path.write_text(json.dumps(json.loads(path.read_text()) | content))
+    elif content is not None:
+        path.write_text(content)
+    assert fuzz.main(["csv", "--count", "1", "--json", str(path), "--keep", str(tmp_path / "keep")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert wanted in said.err
+
+
+def test_a_file_without_its_kinds_of_input_continues_and_a_folder_that_cannot_be_made_is_named(
+    fuzz: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "f.json"
+    words = ["--json", str(path), "--keep", str(tmp_path / "keep")]
+    assert fuzz.main(["csv", "csv", "--count", "1", *words]) == 0
+    about = json.loads(path.read_text())
+    assert (about.pop("what"), about["tried"]) == (["csv"], {"csv": 20})
+    path.write_text(json.dumps(about))
+    assert fuzz.main(["csv", "--count", "2", *words]) == 0
+    assert json.loads(path.read_text())["tried"] == {"csv": 40}
+    assert fuzz.main(["csv", "--count", "1", "--keep", str(path / "keep")]) == 2
+    assert "cannot be made" in capsys.readouterr().err
+
+
+HANGS = """
+import sys, time
+from pathlib import Path
+sys.path[:0] = {paths}
+import fuzz
+from support.results import hostile_commands
+
+def hang(words):
+    Path({mark!r}).touch()
+    while True:
+        time.sleep(1)
+
+def tried(name, number, folder, keep):
+    if number >= 20:
+        hostile_commands.tried([["report"]], folder)
+    return fuzz.Trial(name, number, [], [])
+
+hostile_commands.dispatch, fuzz._try = hang, tried
+if __name__ == "__main__":
+    raise SystemExit(fuzz.main())
+"""
+
+
+@on_linux
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_ends_a_round_that_hangs_and_keeps_those_before_it(workers: str, tmp_path: Path) -> None:
+    program, path, mark = (tmp_path / name for name in ("hangs.py", "f.json", "hangs"))
+    program.write_text(HANGS.format(paths=[str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")], mark=str(mark)))
+    call = [sys.executable, str(program), "csv", "--count", "9", "--workers", workers, "--json", str(path)]
+    with subprocess.Popen([*call, "--keep", str(tmp_path / "keep")], start_new_session=True) as script:
+        try:
+            eventually(lambda: path.exists() and mark.exists())
+            below = psutil.Process(script.pid).children(recursive=True)
+            script.send_signal(signal.SIGINT)
+            assert script.wait(10) == 130
+        finally:
+            script.kill()
+    psutil.wait_procs(below, 10)
+    assert len(below) >= int(workers)
+    assert not [each for each in below if each.is_running()]
+    assert json.loads(path.read_text())["next"] == 1
+    assert list((tmp_path / "keep").iterdir()) == []
 
 
 @on_linux

@@ -8,6 +8,7 @@ import math
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from support.modes.torch_runs import needs_torch
@@ -15,6 +16,9 @@ from support.paths import ROOT
 
 from runner.provenance.origins import origin
 from runner.report.step_goals import PEER_FILE
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CONTEXT, REQUESTS, STEPS = 16, 3, 5
 CARDS = ROOT / "conf" / "model"
@@ -87,7 +91,9 @@ def test_models_of_qwen_normalize_heads_and_sizes_are_those_of_their_card(peer: 
     assert peer.shape_of(CARDS / "llama_3_2_1b.yaml")[-2:] == (False, 1e-5)
 
 
-@pytest.mark.parametrize("words", [["--models=nothing"], ["--ways=fast"], ["--requests=0"], ["--requests=1,x"]])
+@pytest.mark.parametrize(
+    "words", [["--models=nothing"], ["--ways=fast"], ["--requests=0"], ["--requests=1,x"], ["--context=99"]]
+)
 def test_a_mistake_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         importlib.import_module("scripts.peer_torch").main(words)
@@ -95,17 +101,47 @@ def test_a_mistake_is_named(words: list[str], capsys: pytest.CaptureFixture[str]
     assert words[0] in capsys.readouterr().err
 
 
-def test_results_are_saved_with_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def script_with(monkeypatch: pytest.MonkeyPatch, *found: dict[str, object]) -> ModuleType:
+    """Return the script, for which a step has these results."""
+
     class Peer:
         torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
         about = staticmethod(lambda: {"gpu": "NVIDIA H200"})
         shape_of = staticmethod(lambda card: card.stem)
-        results = staticmethod(lambda *given: [{"way": "graph", "us": 900.0, "kernels": []}, {"failed": "no memory"}])
+        results = staticmethod(lambda *given: [dict(each) for each in found])
 
     script = importlib.import_module("scripts.peer_torch")
     monkeypatch.setitem(sys.modules, "scripts.peer_torch_step", Peer)
     monkeypatch.setattr(sys.modules["scripts"], "peer_torch_step", Peer, raising=False)
     monkeypatch.setattr(script, "missing", lambda *names: [])
+    return script
+
+
+def test_without_a_time_the_results_are_saved_and_the_exit_code_is_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = script_with(monkeypatch, {"way": "graph", "failed": "no memory"})
+    assert script.main(["--requests", "1", "--output", str(tmp_path)]) == 1
+    assert script.main(["--requests", "1"]) == 1
+    assert "no memory" in (tmp_path / script.RESULT).read_text()
+
+
+@needs_torch
+def test_no_way_takes_more_steps_than_were_asked_for(peer: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer.torch.cuda, "synchronize", lambda: None)
+    seen = set[int]()
+
+    def step(token: Tensor, position: Tensor) -> Tensor:
+        seen.add(int(position))
+        return token
+
+    assert "us" in peer.measured("eager", SimpleNamespace(requests=1, step=step), 5, False)
+    assert seen == {*range(5)}
+
+
+def test_results_are_saved_with_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"way": "graph", "us": 900.0, "kernels": []}, {"failed": "no memory"}
+    script = script_with(monkeypatch, *found)
     folder = tmp_path / "new" / "peer"
     assert script.main(["--requests", "1", "--output", str(folder)]) == 0
     first, second = json.loads((folder / script.RESULT).read_text())["results"]

@@ -36,11 +36,24 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison, A or B: all runs below the folder `name`. With `mode` only that mode counts."""
+    """One side of a comparison, A or B: all runs below a folder. With `mode` only that mode counts.
+
+    name: what the user typed, FOLDER or FOLDER:MODE.
+    """
 
     name: str
     mode: str | None
     runs: list[Run]
+
+    @property
+    def folder(self) -> str:
+        """The name without the mode behind it."""
+        return self.name if self.mode is None else self.name.removesuffix(f":{self.mode}")
+
+    @property
+    def modes(self) -> list[str]:
+        """All modes of the runs, also those that do not count."""
+        return sorted({str(row["mode"]) for run in self.runs for row in run.rows})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +105,10 @@ def arms_of(side: Side, key: str) -> list[Arm]:
         chosen = [row for row in run.rows if asked is None or asked == parts_of(str(row["mode"]))]
         arms += [Arm(run, sorted(rows, key=lambda row: int(row["repeat"]))) for rows in _by_columns(chosen)]
     if not arms:
-        modes = {str(row["mode"]) for run in side.runs for row in run.rows}
         why = "there are no repeats"
-        if modes:
-            near = [side.name.removesuffix(str(side.mode)) + each for each in nearest(str(side.mode), modes)]
-            why = explained(f"no repeats of {side.mode} there, only of {choices(modes)}", "", near)
+        if side.modes:
+            near = [f"{side.folder}:{each}" for each in nearest(str(side.mode), side.modes)]
+            why = explained(f"no repeats of {side.mode} there, only of {choices(side.modes)}", "", near)
         raise ConfigError(key, side.name, why)
     return arms
 

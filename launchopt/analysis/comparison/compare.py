@@ -75,12 +75,10 @@ def compare(
     modes, others = _modes(ours), _modes(theirs)
     found = matched(ours, theirs, any_mode=bool(a.mode or modes[1:] == []) and bool(b.mode or others[1:] == []))
     if not found.matches and not found.ambiguous:
-        side, several = (b, others) if len(others) > 1 else (a, modes)
         problem = f"no mode of A in it: A has {choices(modes)}, B has {choices(others)}"
-        raise ConfigError("B", b.name, explained(problem, "", [f"{side.name}:{mode}" for mode in several]))
+        raise ConfigError("B", b.name, explained(problem, "", _meant(a, modes, b, others)))
     if found.matches and all(_is_same(one, other) for one, other in found.matches):
-        pair = [f"{a.name}:{modes[0]} {b.name}:{modes[1]}"] if len(modes) > 1 else []
-        raise ConfigError("B", b.name, explained("the same repeats as A", "", pair))
+        raise ConfigError("B", b.name, explained("the same repeats as A", "", _two_modes(a, b)))
     if found.unlike and not force:
         raise DataError(b.name, None, _unlike(*found.matches[0]))
     comparisons, refused = [], list(found.ambiguous)
@@ -95,6 +93,25 @@ def compare(
     used = {one.metric for one in comparisons}
     metric = metric or (used.pop() if len(used) == 1 else None)
     return Outcome(a.name, b.name, metric, smallest_effect, force, comparisons, refused, found.alone)
+
+
+def _meant(a: Side, modes: Sequence[str], b: Side, others: Sequence[str]) -> list[str]:
+    """Return words to type for two sides without a common mode: those of one side if the other has one mode only."""
+    if len(modes) > 1 and len(others) > 1:
+        return [f"{a.folder}:{modes[0]} {b.folder}:{others[0]}"]
+    side, several = (b, others) if len(others) > 1 else (a, modes)
+    return [f"{side.folder}:{mode}" for mode in several]
+
+
+def _two_modes(a: Side, b: Side) -> list[str]:
+    """Return the words that compare two modes of the same runs, of which one may be named; none for a single mode."""
+    known = [mode for mode in a.modes if mode in b.modes]
+    named = next((arms_of(side, "")[0]["mode"] for side in (a, b) if side.mode is not None), None)
+    other = next((mode for mode in known if mode != (named or known[0])), None)
+    if other is None:
+        return []
+    ours, theirs = (named or known[0], other) if a.mode is not None or b.mode is None else (other, named)
+    return [f"{a.folder}:{ours} {b.folder}:{theirs}"]
 
 
 def _command(sides: tuple[Side, Side], one: Comparison) -> str:

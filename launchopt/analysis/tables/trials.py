@@ -15,7 +15,7 @@ from launchopt.analysis.tables.markdown import NUMBER, TEXT, body, escaped, pipe
 from launchopt.reading.shapes import ANY, Shape
 from launchopt.recording.manifest import Manifest
 
-_ORIGIN = {"started_utc": str, "processor": str, "environment": {ANY: object}}
+_ORIGIN = {"started_utc": str, "processor": str, "environment": dict}  # its values may be null
 FUZZ: Shape = {
     **_ORIGIN,
     **{"seed": int, "next": int, "tried": {ANY: int}, "started": {ANY: int}, "counts": {ANY: int}},
@@ -123,11 +123,11 @@ def facts_table(facts: Mapping[str, str]) -> str:
 def place(processor: str, environment: Manifest) -> dict[str, str]:
     """Return machine and revision."""
     memory_bytes = environment.get("memory_bytes")
-    cores = f"{environment.get('cores', NOTHING)} cores"
+    cores = f"{environment.get('cores') or NOTHING} cores"
     memory = "" if memory_bytes is None else f", {memory_bytes / 1e9:,.1f} GB of memory"
-    kind = f" ({environment['processor']})" if "processor" in environment else ""
+    kind = f" ({environment['processor']})" if environment.get("processor") else ""
     return {
-        "host": f"{environment.get('platform', NOTHING)}, Python {environment.get('python', NOTHING)}",
+        "host": f"{environment.get('platform') or NOTHING}, Python {environment.get('python') or NOTHING}",
         "processor": f"{f'{processor}{kind}; ' if processor else ''}{cores} to use{memory}",
         "revision": _revision(environment),
     }

@@ -102,8 +102,31 @@ def test_several_runs_of_the_same_are_told_apart_by_their_place() -> None:
 
 def test_a_run_is_not_compared_with_itself() -> None:
     one = Side("run", None, [run(repeats(*NINE))])
-    with pytest.raises(ConfigError, match="B=run: the same repeats as A"):
+    with pytest.raises(ConfigError, match=r"B=run: the same repeats as A$"):
         compare(one, one)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "proposed"),
+    [
+        (None, None, ("baseline", "batched")),
+        (None, "baseline", ("batched", "baseline")),
+        (None, "batched", ("baseline", "batched")),
+        ("batched", None, ("batched", "baseline")),
+        ("batched", "batched", ("batched", "baseline")),
+    ],
+)
+def test_two_modes_of_a_run_are_proposed_and_can_be_compared(
+    ours: str | None, theirs: str | None, proposed: tuple[str, str]
+) -> None:
+    both = run([*repeats(*NINE), *repeats(*NINE, mode="batched")])
+
+    def side(mode: str | None) -> Side:
+        return Side("run" if mode is None else f"run:{mode}", mode, [both])
+
+    with pytest.raises(ConfigError, match=r"did you mean run:{} run:{}\?".format(*proposed)):
+        compare(side(ours), side(theirs))
+    assert len(compare(*map(side, proposed)).comparisons) == 1
 
 
 def test_the_only_mode_of_each_side_is_compared_without_being_named() -> None:
@@ -118,6 +141,9 @@ def test_a_mode_or_metric_that_is_not_there_is_named() -> None:
     wanted = r"no mode of A in it: A has baseline, B has batched, graph; did you mean new:batched or new:graph\?"
     with pytest.raises(ConfigError, match=wanted):
         compare(a, two)
+    several, _ = sides([*repeats(*NINE), *repeats(*NINE, mode="engine")], [])
+    with pytest.raises(ConfigError, match=r"did you mean old:baseline new:batched\?"):
+        compare(several, two)
     with pytest.raises(ConfigError, match="no repeats of pdl there, only of graph"):
         compare(a, Side("new", "pdl", b.runs))
     with pytest.raises(ConfigError, match="there are no repeats"):

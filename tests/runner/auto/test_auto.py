@@ -200,6 +200,18 @@ def test_tune_adds_to_the_table_that_the_environment_names(
     assert "other.json has 1" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("named", [default_path(DEVICE), Path("copy.json")])
+def test_a_measurement_in_the_named_table_and_in_the_folder_counts_once(
+    named: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHOPT_TUNING", str(named))
+    entries = [Entry(work(columns), "mine", {"coalesced": 1.0, "engine": 2.0}) for columns in (4.0, 8.0)]
+    for path in {named, default_path(DEVICE)}:
+        add(path, entries)
+    assert find_entries(DEVICE) == entries
+    assert "by 2 measured works" in resolved(composed())[1][0]
+
+
 def test_a_measurement_under_another_name_is_added_once(tmp_path: Path) -> None:
     table, work = tmp_path / "mine.json", Work("a GPU", True, 2, "layer", 4.0, 1e6)
     assert add(table, [Entry(work, "sweep/0", {"graph": 1.0, "batched": 2.0})]) == 1
@@ -208,10 +220,33 @@ def test_a_measurement_under_another_name_is_added_once(tmp_path: Path) -> None:
     assert add(table, [Entry(work, "sweep/0", {"batched": 2.0, "graph": 1.0})]) == 2
 
 
-def test_tune_refuses_results_without_modes_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.main(["tune", str(ROOT / "outputs/reference/gpu/azure_llama_3_8b")]) == 2
-    assert "no closed loop in which two or more modes took turns" in capsys.readouterr().err
+@pytest.mark.parametrize("words", [[], ["--check", "--page", "page.md"]])
+def test_tune_refuses_results_without_modes_in_turn(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    page = f"<!-- {BLOCK} -->\nold\n<!-- /{BLOCK} -->\n"
+    Path("page.md").write_text(page)
+    assert commands.main(["tune", str(ROOT / "outputs/reference/gpu/azure_llama_3_8b"), *words]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "no closed loop in which two or more modes took turns" in said.err
+    assert Path("page.md").read_text() == page
     assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--page", "page.md"], "--page goes with --check: type --check"),
+        (["--check", "--save", "mine.json"], "--check writes no table: leave --save out"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(
+    words: list[str], wanted: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["tune", str(ROOT / "outputs/reference/readme/decode_4"), *words])
+    assert ended.value.code == 2
+    assert wanted in capsys.readouterr().err
+    assert [*Path.cwd().iterdir()] == []
 
 
 def test_the_page_has_the_counts_of_committed_works() -> None:

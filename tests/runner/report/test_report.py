@@ -230,6 +230,11 @@ def test_json_has_the_lines_of_the_tables_in_numbers(tmp_path: Path, capsys: pyt
     assert report.main([str(folder), "--json", str(tmp_path / "x.json")]) == 0
     assert (tmp_path / "x.json").read_text(encoding="utf-8") == printed
     assert capsys.readouterr().out.startswith("# Report")
+    (folder / "report.md").write_text("# Mine\n")
+    assert report.main([str(folder), "--json"]) == 0, "it writes no Markdown"
+    assert capsys.readouterr().out == printed
+    assert report.main([str(folder), "--json", str(tmp_path / "x.json")]) == 2, "beside JSON in a file it does"
+    assert (folder / "report.md").read_text() == "# Mine\n"
 
 
 def test_an_overload_says_what_was_reached_and_one_repeat_is_enough() -> None:

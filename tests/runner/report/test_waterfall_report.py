@@ -50,6 +50,7 @@ def test_markdown_json_and_a_picture(folder: Path, capsys: pytest.CaptureFixture
     assert report.main([str(folder), "--waterfall"]) == 0, "it replaces its own file"
     (folder / "waterfall.md").write_text("# Waterfall\n\nof the Nile\n")
     assert report.main([str(folder), "--waterfall"]) == 2, "but no other one"
+    assert report.main([str(folder), "--waterfall", "--json"]) == 0, "JSON alone needs none"
     first, second = json.loads((folder / "w.json").read_text())["waterfalls"]
     assert [each["mode"] for each in first["steps"]] == ["coalesced", "graph"]
     assert [each["choice"] for each in second["steps"]] == ["coalesce, norm", "graph, without norm"]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from runner.commands import SUBCOMMANDS, dispatch
+from runner.worker.lifeline import end_with
 from support.results.hostile_folders import PAGE, TOOLS
 from support.results.mutations import raw_controls
 
@@ -88,12 +89,20 @@ def tried(words: list[list[str]], folder: Path) -> list[Finding]:
     """Run commands in a forked process with its own `folder` as current folder. Return the broken rules."""
     before = _listed(folder.parent, folder)
     reading, writing = os.pipe()
+    parent = os.getpid()
     if not (pid := os.fork()):
+        end_with(parent)
         os.close(reading)
         _run_all(words, folder, writing)
     os.close(writing)
-    lines, is_hung = _answers(reading, pid, len(words))
-    os.close(reading)
+    try:
+        lines, is_hung = _answers(reading, pid, len(words))
+    except KeyboardInterrupt:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        raise
+    finally:
+        os.close(reading)
     found = [Finding(*each["finding"]) for each in lines if each["finding"]]
     if is_hung:
         found.append(Finding("hang", f"{words[len(lines)]}: over {WALL_S:g} s"))

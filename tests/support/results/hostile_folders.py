@@ -59,6 +59,8 @@ def good(folder: Path) -> Path:
         write_run(folder / name, name, **(DECODE if name == "b" else {}))
         bench = [Figure("ring", "p50", "us", [1.9, 2.1, 1.95]).row(), Figure("ring", "p99", "us", [3.0]).row()]
         results.write_rows(folder / name / "bench.parquet", BENCH, bench, {})
+    about, stream = results.read_manifests([folder / "b"])[0], {"shapes": {"64x1x64": 8}}
+    results.write_manifest(folder / "b", {**about, "stream": stream})  # a work for the table of mode=auto
     shutil.copy(CORPUS / "manifest.json", folder / "a")
     shutil.copy(CORPUS / "calibration.json", folder)
     for name in ("kineto.json", "nsys.sqlite", "requests.csv"):

@@ -126,6 +126,8 @@ def complaint(reader: Reader, path: Path) -> str | None:
             return f"not one short line: exit {error.exit_code}, {text[:1000]!r}"
     except TooMuchTime:
         return f"over {CPU_S:g} processor seconds"
+    except KeyboardInterrupt:
+        raise
     except BaseException:
         return traceback.format_exc()
     return None
