@@ -18,8 +18,8 @@ last round. Ctrl-C ends the rounds under way, and keeps those before them. --wor
 inputs are the same. --seed N begins with another round: parts of one campaign with --count 1000 are --seed 0,
 --seed 1000, and so on.
 
-Exit code 0: no findings. 1: some. 2: an option is wrong, or a file or folder cannot be used. 130: Ctrl-C, and no findings
-so far.
+Exit code 0: no findings. 1: some. 2: an option is wrong, or a file or folder cannot be used. 130: Ctrl-C, and no
+findings so far.
 """
 
 from __future__ import annotations
