@@ -44,6 +44,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from launchopt.analysis.tables.reliability import VICTIMS
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError
 from launchopt.files import write_atomically
@@ -54,7 +55,7 @@ from runner.ending import end
 from runner.reading import CommandParser, whole_number
 from runner.run.leftovers import FOLDER, held
 from runner.screen.pager import console
-from scripts.kills import JOB, PHASES, SWEEP, VICTIMS, Kill, plan, strike
+from scripts.kills import JOB, PHASES, SWEEP, Kill, plan, strike
 
 LINES = "kills.jsonl"
 FAULTS = ("lost", "leaked", "hung", "tracebacks", "wrong")

@@ -22,11 +22,10 @@ from pathlib import Path
 
 import psutil
 
+from launchopt.analysis.tables.reliability import SIGNALS, VICTIMS
 from runner.run.leftovers import tidy
 from scripts.watched_run import CHILDREN, Run, eventually
 
-VICTIMS = ("consumer", "producer", "parent", "group", "tracker")
-SIGNALS = ("KILL", "TERM", "HUP", "INT", "STOP CONT", "STOP KILL")
 SOFT = ("TERM", "HUP", "INT")  # a run can handle them
 # Approximate maximum of each phase, s; a kill comes at a random time within it.
 PHASES = {"interpreter": 0.06, "starting": 1.2, "preparing": 0.5, "running": 0.1, "checking": 0.3, "between": 0.1}

@@ -38,7 +38,6 @@ MODELS = {
     "llama_3_70b": Model("Llama 3 70B, 8 layers", (*_OTHERS, *SPLIT_REDUCED.values()), 125),
 }
 REQUESTS = (1, 16)
-SPLIT_TOKENS = 32  # of the tables of experiment=many_gpus
 
 
 def counts(machine: int) -> list[int]:

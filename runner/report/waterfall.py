@@ -15,6 +15,7 @@ from runner.reading import put_json
 from runner.report.page import DEFAULT_FILES, publish
 from runner.report.pictures import draw_waterfalls
 from runner.report.screen import print_waterfalls
+from runner.report.tables import folder_of
 
 FILE = DEFAULT_FILES["waterfall"]
 
@@ -28,8 +29,7 @@ def waterfall(folders: Sequence[Path], output: Path | None, plot: Path | None, a
     found = read_waterfalls(folders)
     if as_json != STDOUT:
         shown = f"{waterfalls_markdown(found, 'full')}\n{sentences.line(folders)}"
-        first = folders[0] if folders[0].is_dir() else folders[0].parent
-        publish(shown, output or first / FILE, lambda screen: print_waterfalls(found, screen))
+        publish(shown, output or folder_of(folders[0]) / FILE, lambda screen: print_waterfalls(found, screen))
     put_json(as_json, waterfalls_json(found))
     if plot is not None:
         draw_waterfalls(found, plot)

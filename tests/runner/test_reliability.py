@@ -16,11 +16,12 @@ import pytest
 from support.processes.own_process import ROOT
 from support.results.mutations import raw_controls
 
+from launchopt.analysis.tables.reliability import VICTIMS
 from launchopt.errors import DataError
 from runner.reading import sync_block
 from runner.reliability import BLOCK, campaign_markdown, main, read_kills, read_soak
 from scripts import kill_campaign, soak
-from scripts.kills import VICTIMS, Kill
+from scripts.kills import Kill
 
 FINE = {"status": "failed", "exit_code": 1, "repeats_before": 2, "repeats_after": 2, "ended_s": 1.0}
 KILLS = [

@@ -18,11 +18,10 @@ from launchopt.analysis.frontier.points import Frontier, Point
 from launchopt.analysis.stream_rows import arrivals, digits, disorder, number_types, timeout
 from launchopt.analysis.tables.labels import FONT_SIZE, Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.legend import DOT, STAR, Entry, legend
-from launchopt.analysis.tables.speedup_plot import INK, Chart, Panel, is_log, on_card, ticks
+from launchopt.analysis.tables.speedup_plot import INK, SERIES_COLOURS, Chart, Panel, is_log, on_card, ticks
 from launchopt.files import JsonObject
 
-# Readable for the common kinds of colour blindness (Okabe and Ito, 2008); the reasons also in grey.
-_MODE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
+# Readable for the common kinds of colour blindness (Okabe and Ito, 2008), and in grey.
 _REASON_COLOURS = {"full": "#1b4965", "deadline": "#e07a5f", "idle": "#81b29a", "stall": "#f2cc8f", "drain": "#c9c9c9"}
 _WHITE = "#ffffff"
 _MOST_COLUMNS = 3
@@ -37,7 +36,7 @@ def frontier_chart(frontiers: Sequence[Frontier]) -> Chart | None:
     if not shown:
         return None
     modes = sorted({point.mode for frontier in shown for point in frontier.measured})
-    colours = {mode: _MODE_COLOURS[i % len(_MODE_COLOURS)] for i, mode in enumerate(modes)}
+    colours = {mode: SERIES_COLOURS[i % len(SERIES_COLOURS)] for i, mode in enumerate(modes)}
     panels = [alt.vconcat(_dots(frontier, colours), _flushes(frontier.measured)) for frontier in shown]
     columns = min(len(shown), _MOST_COLUMNS)
     grid = alt.concat(*panels, columns=columns, spacing=24)

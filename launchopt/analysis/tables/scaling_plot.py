@@ -11,11 +11,9 @@ from typing import TypeAlias
 
 import altair as alt
 
-from launchopt.analysis.tables.speedup_plot import INK, Chart, on_card
+from launchopt.analysis.tables.speedup_plot import INK, SERIES_COLOURS, Chart, on_card
 
 Line: TypeAlias = tuple[str, Mapping[int, float]]  # a work, and its factor over one GPU by the number of GPUs
-# Readable for the common kinds of colour blindness (Okabe and Ito, 2008).
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
 _WIDTH, _HEIGHT = 440, 300  # pixels
 
 
@@ -33,7 +31,7 @@ def scaling_chart(lines: Sequence[Line]) -> Chart | None:
     x = alt.X("gpus:Q", scale=scale, axis=alt.Axis(values=counts, title="GPUs", format="d"))
     y = alt.Y("factor:Q", scale=scale, axis=alt.Axis(values=counts, title="factor over one GPU", format="d"))
     names = [work for work, _ in lines]
-    colours = [COLOURS[i % len(COLOURS)] for i in range(len(names))]
+    colours = [SERIES_COLOURS[i % len(SERIES_COLOURS)] for i in range(len(names))]
     legend = alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0, labelColor=INK, symbolType="stroke")
     colour = alt.Color("work:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
     drawn = alt.Chart(alt.InlineData(values=values)).mark_line(point=True, clip=False).encode(x=x, y=y, color=colour)

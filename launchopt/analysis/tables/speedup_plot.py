@@ -23,7 +23,9 @@ Panel: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
 INK = "#222222"
 LEGEND = ("Whiskers: 95% interval. Blue: faster. Orange: slower. Grey: no difference shown, or fewer than 5 repeats.",)
-# Readable in grey and for the common kinds of colour blindness (Okabe and Ito, 2008).
+# Readable for the common kinds of colour blindness (Okabe and Ito, 2008).
+SERIES_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#222222")
+# Readable in grey, too.
 _COLOURS = {Verdict.FASTER: "#0072B2", Verdict.SLOWER: "#D55E00"}
 _UNDECIDED_COLOUR = "#8c8c8c"
 _LOG_SPREAD = 10.0  # largest over smallest value, above which an axis is logarithmic

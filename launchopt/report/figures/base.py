@@ -15,7 +15,6 @@ from launchopt.analysis.tables.columns import mode_name, short_configuration
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import printable_within
 from launchopt.files import JsonObject
-from launchopt.recording.results import Row
 
 if TYPE_CHECKING:
     import altair as alt
@@ -71,11 +70,6 @@ def finished(
     spec.pop("config", None)  # the page sets the theme
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return Figure(title, note, spec, reading, zooms, is_wide or zooms)
-
-
-def device_word(stream: Row) -> str:
-    """Return the name of what runs the commands: `GPU`, or `CPU`."""
-    return "GPU" if stream["device"] == "cuda" else "CPU"
 
 
 def shown_lines(table: Table, most: int = MOST_SERIES) -> list[Line]:

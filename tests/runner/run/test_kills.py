@@ -13,10 +13,11 @@ import pytest
 from support.processes.own_run import on_linux
 from support.thorough import is_thorough
 
+from launchopt.analysis.tables.reliability import SIGNALS, VICTIMS
 from runner.reliability import campaign_markdown
 from scripts import kill_campaign
 from scripts.kill_campaign import LINES, campaign, finished, main, summary
-from scripts.kills import PHASES, SIGNALS, VICTIMS, Kill, _wrong, plan
+from scripts.kills import PHASES, Kill, _wrong, plan
 
 ALL_KILLS = 60
 KILLS = 8
