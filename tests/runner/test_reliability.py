@@ -89,10 +89,11 @@ def test_where_it_ran_is_told(campaign: Callable[..., Path]) -> None:
     path = folder / "manifest.json"
     about = json.loads(path.read_text())
     about["environment"] |= {"git_revision": "0123456789abcdef", "git_dirty": True, "memory_bytes": 25.3e9, "cores": 2}
+    about["environment"]["processor"] = "cpu family 25"
     path.write_text(json.dumps(about | {"processor": "Some | CPU"}))
     places = rows(campaign_markdown(folder), "| what | which |")
     assert places["revision"] == ["0123456789ab, with changes that were not committed"]
-    assert " | ".join(places["processor"]) == "Some \\| CPU; 2 cores to use, 25.3 GB of memory"
+    assert " | ".join(places["processor"]) == "Some \\| CPU (cpu family 25); 2 cores to use, 25.3 GB of memory"
     assert places["campaign"][0].startswith("seed 7, 2 runs at a time, started 20")
     for dirty, message in ((False, "as committed"), (None, "unknown whether it was changed")):
         about["environment"]["git_dirty"] = dirty
