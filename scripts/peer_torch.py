@@ -14,7 +14,7 @@ running the step (peer_torch_step.py) prints one line of JSON with the us per st
 
 A time is the median over repeats of the wall time of `--steps` steps, divided by their number. `wall_s` is the time of
 all of it, mostly to compile. `--kernels` adds the kernels of one step: name, number, and total us, by torch.profiler.
-A way that fails prints its error instead. Exit code: 1 if no way has a time.
+A way that fails prints its error instead. Exit code: 1 if no way has a time, 2 if an option is wrong.
 """
 
 from __future__ import annotations
