@@ -96,5 +96,5 @@ class Score:
 
 
 def _identity(seed: int, what: Sequence[str], about: dict[str, Any]) -> dict[str, str]:
-    """Return what all starts of a campaign have in common."""
+    """Return what a file and a start must agree on, so that the start goes on with the campaign of the file."""
     return {"seed": f"{seed}", "what": ", ".join(sorted(set(what))), "revision": str(about.get("git_revision"))}

@@ -177,7 +177,7 @@ def _left(judged: Judged) -> str:
     headroom = judged.headroom
     then = f"it is then {judged.name}"
     if judged.bound is Bound.UNDECIDED:
-        then = f"what bounds it then is not known{'' if judged.shares.on_cpu else ' without a traced run'}"
+        then = "its own bottleneck is not known" + ("" if judged.shares.on_cpu else " without a traced run")
     if headroom is None:
         return then
     if judged.roof >= NEAR_CEILING:

@@ -70,7 +70,9 @@ def test_two_types_of_processor_under_one_name_are_two_machines() -> None:
     kinds = ["vendor_id AuthenticAMD, cpu family 25, model 1", "vendor_id AuthenticAMD, cpu family 25, model 17"]
     a, b = sides(repeats(*NINE), repeats(*NINE), environment__processor=kinds[1])
     assert len(compare(a, b).comparisons) == 1
-    a.runs[0].manifest["environment"]["processor"] = kinds[0]  # type: ignore[index]
+    manifest = a.runs[0].manifest
+    assert manifest is not None
+    manifest["environment"]["processor"] = kinds[0]
     assert f"processor: {kinds[0]} in A, {kinds[1]} in B" in compare(a, b).refused[0]
 
 
